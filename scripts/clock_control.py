@@ -36,8 +36,8 @@ from widthfold_onnx.runtime.clock import alternate
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.sizes import find_shapes
 from widthfold_onnx.runtime.intervals import speed_verdict
-from widthfold_onnx.runtime.paired_benchmark import ratio_over_processes
 from widthfold_onnx.runtime.session import open_session
+from widthfold_onnx.tuning.search.timers import ratio_over_processes
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "models"

@@ -25,10 +25,10 @@ from widthfold_onnx.options import Effort, FoldOptions, Provider, RuntimeOptions
 from widthfold_onnx.rewrite.plan import EMPTY
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.runtime.inputs.sizes import provider_and_sizes
-from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, Measurement
 from widthfold_onnx.tuning import successive_halving
 from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.layers import Layers
+from widthfold_onnx.tuning.measurement import AS_IS, NO_TIME, Measurement
 from widthfold_onnx.tuning.successive_halving import Candidate, CandidateResult
 from widthfold_onnx.tuning.targets import load_target, usual
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import rankdata
 
-from widthfold_onnx.runtime.measurement import AS_IS, Measurement
+from widthfold_onnx.tuning.measurement import AS_IS, Measurement
 from widthfold_onnx.tuning.workloads import Workload
 
 FEWEST = 3

@@ -20,7 +20,7 @@ from tests.lacking import needs_prelu
 from tests.shared import ROOT
 from tests.small_models import build, save
 from tests.tuning.search.nets import ALL, THREE
-from tests.tuning.search.world import World, doubled, enter
+from tests.tuning.world import World, doubled, enter
 from widthfold_onnx import CheckFailedError, Plan, UsageError
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.options import Companion, FoldOptions

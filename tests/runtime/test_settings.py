@@ -8,7 +8,7 @@ import pytest
 
 from tests.evidence.timing.machine import FIRST_TIMED, Machine, costs
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime import paired_benchmark, settings
+from widthfold_onnx.runtime import contest, settings
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.settings import Setting, settings_of
 
@@ -57,7 +57,7 @@ def test_short_runs_choose_in_more_rounds(measured, monkeypatch, cost, rounds):
         return opened(machine, *arguments, **options)
 
     monkeypatch.setattr(Machine, "open_session", open_session)
-    monkeypatch.setattr(paired_benchmark, "choose_settings", spied)
+    monkeypatch.setattr(contest, "choose_settings", spied)
     measured(costs(cost, cost, cost, cost), time_budget=20)
     assert counts == [pytest.approx(4 * rounds, abs=4)]
 

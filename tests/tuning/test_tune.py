@@ -27,9 +27,9 @@ from tests.tuning.measure.workers import (
 )
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions, Step
-from widthfold_onnx.runtime.measurement import AS_IS
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.effort import SPENDING
+from widthfold_onnx.tuning.measurement import AS_IS
 from widthfold_onnx.tuning.search import trials
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.tune import EVERY_FORM, tune

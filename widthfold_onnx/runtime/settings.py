@@ -163,7 +163,7 @@ class OpenModels:
 
     Attributes:
         files: model files; two equal files have one best setting.
-        options: as for `paired_benchmark.contest`.
+        options: as for `contest.contest`.
         settings: the settings, the common one first.
         sessions: by model and setting.
         opening: seconds of opening a session.
@@ -181,7 +181,7 @@ class OpenModels:
 
         Args:
             files: model files.
-            options: as for `paired_benchmark.contest`.
+            options: as for `contest.contest`.
             level: as for `settings_of`.
 
         Raises:

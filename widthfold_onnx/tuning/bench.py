@@ -18,10 +18,10 @@ import msgspec
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Progress, Step
 from widthfold_onnx.runtime.child import Child, isolated
-from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, Measurement, lost
 from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.system import memory_bytes
 from widthfold_onnx.tuning.identity import setting_identity
+from widthfold_onnx.tuning.measurement import AS_IS, NO_TIME, Measurement, lost
 from widthfold_onnx.tuning.store import Key, Store
 from widthfold_onnx.tuning.successive_halving import (
     Candidate,

@@ -28,10 +28,10 @@ from widthfold_onnx.options import (
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.library import runtime_version
-from widthfold_onnx.runtime.measurement import AS_IS, lost
 from widthfold_onnx.text import printable, quoted
 from widthfold_onnx.tuning.bench import Bench, Budget, measure
 from widthfold_onnx.tuning.identity import Place, find_place
+from widthfold_onnx.tuning.measurement import AS_IS, lost
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.successive_halving import CandidateResult, RaceOptions
 from widthfold_onnx.tuning.workloads import Workload

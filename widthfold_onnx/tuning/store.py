@@ -17,8 +17,8 @@ import platformdirs
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.atomic import writing
-from widthfold_onnx.runtime.measurement import Measurement
 from widthfold_onnx.text import printable, quoted
+from widthfold_onnx.tuning.measurement import Measurement
 
 FORMAT = 1
 """Version of the table below, stored in the file as ``PRAGMA user_version``."""

@@ -23,20 +23,20 @@ from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.runtime.clock import Run, Times, clock_of, in_turn
 from widthfold_onnx.runtime.kernels import operations
-from widthfold_onnx.runtime.measurement import (
+from widthfold_onnx.runtime.provider_traits import Level
+from widthfold_onnx.runtime.session import resolved
+from widthfold_onnx.runtime.settings import Setting, fixed_feeds, random_run
+from widthfold_onnx.tuning.effort import SPENDING, Spending
+from widthfold_onnx.tuning.measurement import (
     ABSENT_FORM,
     AS_IS,
     NO_TIME,
     OUT_OF_REACH,
     Measurement,
     lost,
+    measurement_of,
     timed,
 )
-from widthfold_onnx.runtime.paired_benchmark import measurement_of
-from widthfold_onnx.runtime.provider_traits import Level
-from widthfold_onnx.runtime.session import resolved
-from widthfold_onnx.runtime.settings import Setting, fixed_feeds, random_run
-from widthfold_onnx.tuning.effort import SPENDING, Spending
 from widthfold_onnx.tuning.workloads import Workload, reformed
 
 HOPELESS_RATIO = 2.0

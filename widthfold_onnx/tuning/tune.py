@@ -31,13 +31,13 @@ from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.cases import with_cases
 from widthfold_onnx.runtime.inputs.sizes import provider_and_sizes
-from widthfold_onnx.runtime.measurement import AS_IS
 from widthfold_onnx.system import cores
 from widthfold_onnx.tuning.bench import Bench, Budget, measure
 from widthfold_onnx.tuning.cluster import Cluster, ClusterPool
 from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.identity import find_place
 from widthfold_onnx.tuning.layers import Layers
+from widthfold_onnx.tuning.measurement import AS_IS
 from widthfold_onnx.tuning.search.assign import foresee
 from widthfold_onnx.tuning.search.level_search import racing
 from widthfold_onnx.tuning.store import Store

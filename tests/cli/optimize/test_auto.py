@@ -18,7 +18,7 @@ import pytest
 from tests.cli.tool import OLD, names, on_terminal, schema_of, start_process, widthfold
 from tests.folding import optimize
 from tests.small_models import MODELS, build, save
-from tests.tuning.search.world import World, doubled, enter, folded
+from tests.tuning.world import World, doubled, enter, folded
 from widthfold_onnx.options import AxisName, Effort, FoldOptions, Provider, SearchOptions
 from widthfold_onnx.tuning.store import Store
 

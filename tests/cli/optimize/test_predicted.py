@@ -11,15 +11,15 @@ import pytest
 
 from tests.cli.tool import process, widthfold
 from tests.small_models import MODELS, STRIDED, build, same, save
-from tests.tuning.search.world import WHOLE, World, doubled, enter
+from tests.tuning.world import WHOLE, World, doubled, enter
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions
 from widthfold_onnx.rewrite.reading import Reading
-from widthfold_onnx.runtime.measurement import AS_IS, Measurement, lost, now
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning.identity import machine_identity, setting_identity
 from widthfold_onnx.tuning.layers import Layers
+from widthfold_onnx.tuning.measurement import AS_IS, Measurement, lost, now
 from widthfold_onnx.tuning.store import Key, Store
 from widthfold_onnx.tuning.targets import load_target, usual
 from widthfold_onnx.tuning.workloads import Workload

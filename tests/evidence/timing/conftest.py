@@ -10,7 +10,7 @@ from widthfold_onnx.evidence.timing import speed
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.evidence.timing.usage import Usage
 from widthfold_onnx.options import Provider, VerifyOptions, silent
-from widthfold_onnx.runtime import clock, paired_benchmark, settings
+from widthfold_onnx.runtime import clock, contest, settings
 from widthfold_onnx.runtime.inputs import input_sets
 
 UNTOLD = Usage(12.3, None, None)
@@ -51,7 +51,7 @@ def measured(monkeypatch, tmp_path):
             "cores": lambda: cores,
         }
         for name, fake in fakes.items():
-            for module in (clock, settings, paired_benchmark, speed):
+            for module in (clock, settings, contest, speed):
                 if hasattr(module, name):
                     monkeypatch.setattr(module, name, fake)
         monkeypatch.setattr(input_sets, "last_cache_bytes", lambda: cache)

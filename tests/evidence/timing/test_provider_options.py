@@ -19,7 +19,7 @@ from widthfold_onnx.evidence.timing import usage
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions, silent
 from widthfold_onnx.pipeline import verify
-from widthfold_onnx.runtime import paired_benchmark
+from widthfold_onnx.runtime import contest
 from widthfold_onnx.runtime import session as session_module
 from widthfold_onnx.runtime.kernels import u8s8_error
 
@@ -74,7 +74,7 @@ def opened(monkeypatch):
     monkeypatch.setattr(session_module, "ranking", recording)
     monkeypatch.setattr(session_module, "check_options", lambda *_: None)
     monkeypatch.setattr(session_module, "check_entries", lambda *_: None)
-    for module in (usage, paired_benchmark):
+    for module in (usage, contest):
         monkeypatch.setattr(module, "isolated", lambda function, *args: function(*args))
     return seen
 

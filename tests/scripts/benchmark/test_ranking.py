@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.shared import ROOT
 from tests.small_models import conv
 from tests.tuning.workload.tool import workload_of
-from widthfold_onnx.runtime.measurement import AS_IS, Measurement
+from widthfold_onnx.tuning.measurement import AS_IS, Measurement
 
 SCRIPTS = ROOT / "scripts"
 

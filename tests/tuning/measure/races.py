@@ -11,9 +11,9 @@ from pathlib import Path
 from tests.tuning.workload.tool import FOLD
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Effort, Provider, SearchOptions
-from widthfold_onnx.runtime.measurement import AS_IS, Measurement, timed
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.bench import Bench, Budget
+from widthfold_onnx.tuning.measurement import AS_IS, Measurement, timed
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.successive_halving import CandidateResult, RaceOptions, Start
 from widthfold_onnx.tuning.workloads import PredictedForm, Workload

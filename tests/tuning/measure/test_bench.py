@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from tests.tuning.measure.races import OPTIONS, bench, kept, quiet, workload
-from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, lost, timed
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.bench import MORE_TIME, Bench, Budget
+from widthfold_onnx.tuning.measurement import AS_IS, NO_TIME, lost, timed
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.successive_halving import CandidateResult, Start
 

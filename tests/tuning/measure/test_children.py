@@ -13,9 +13,9 @@ from tests.shared import ROOT
 from tests.tuning.measure.races import LOG, behaving, bench, kept, quiet, workload
 from widthfold_onnx.errors import InternalError, UnverifiedError
 from widthfold_onnx.options import Step
-from widthfold_onnx.runtime.measurement import AS_IS
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.bench import Budget
+from widthfold_onnx.tuning.measurement import AS_IS
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.successive_halving import Start
 

@@ -24,11 +24,11 @@ from tests.shared import ROOT
 from tests.tuning.measure.workers import noted, own_number, workloads
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, SearchOptions, Step
-from widthfold_onnx.runtime.measurement import AS_IS, Measurement
 from widthfold_onnx.tuning import cluster as cluster_module
 from widthfold_onnx.tuning.bench import Budget
 from widthfold_onnx.tuning.cluster import MAX_FAILURES, Cluster, ClusterPool
 from widthfold_onnx.tuning.identity import Place, machine_identity
+from widthfold_onnx.tuning.measurement import AS_IS, Measurement
 from widthfold_onnx.tuning.store import Key, Store
 from widthfold_onnx.tuning.tune import tune
 from widthfold_onnx.tuning.workloads import Workload

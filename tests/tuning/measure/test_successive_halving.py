@@ -17,11 +17,11 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, SearchOptions
 from widthfold_onnx.runtime import settings
 from widthfold_onnx.runtime.clock import Run, in_turn
-from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, SKIPPED, Measurement
 from widthfold_onnx.runtime.session import Port
 from widthfold_onnx.runtime.settings import Setting, fixed_feeds
 from widthfold_onnx.tuning import successive_halving
 from widthfold_onnx.tuning.bench import is_complete
+from widthfold_onnx.tuning.measurement import AS_IS, NO_TIME, SKIPPED, Measurement
 from widthfold_onnx.tuning.successive_halving import (
     FIRST_PAIRS,
     FIRST_SHARE,

@@ -14,7 +14,7 @@ import msgspec
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.runtime.measurement import AS_IS, SKIPPED, Measurement, lost, now, timed
+from widthfold_onnx.tuning.measurement import AS_IS, SKIPPED, Measurement, lost, now, timed
 from widthfold_onnx.tuning.successive_halving import CandidateResult, RaceOptions, Send, Start
 from widthfold_onnx.tuning.workloads import Workload
 

@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 from tests.folding import optimize
-from tests.tuning.search import world
-from tests.tuning.search.world import Alone, World, doubled, enter, folded
+from tests.tuning import world
+from tests.tuning.world import Alone, World, doubled, enter, folded
 from widthfold_onnx.options import AxisName, Effort, FoldOptions, Provider, SearchOptions
 from widthfold_onnx.results import OptimizeReport
 

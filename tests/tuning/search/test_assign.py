@@ -12,11 +12,11 @@ import pytest
 
 from tests.small_models import build, save
 from tests.tuning.search.nets import ALL, THREE, found, status
-from tests.tuning.search.world import World, enter
 from tests.tuning.workload.tool import layers_of
-from widthfold_onnx.runtime.measurement import AS_IS, Measurement, lost, now
+from tests.tuning.world import World, enter
 from widthfold_onnx.tuning.bench import MIN_GAIN
 from widthfold_onnx.tuning.layers import Layers, Link, subject_inside
+from widthfold_onnx.tuning.measurement import AS_IS, Measurement, lost, now
 from widthfold_onnx.tuning.search.assign import assign, foresee
 from widthfold_onnx.tuning.successive_halving import Candidate
 from widthfold_onnx.tuning.workloads import PredictedForm

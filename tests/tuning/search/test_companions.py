@@ -13,12 +13,12 @@ from onnx import numpy_helper
 
 from tests.small_models import build, save
 from tests.tuning.search.nets import WITH_PRELU, changed, outcome
-from tests.tuning.search.world import folded
+from tests.tuning.world import folded
 from widthfold_onnx.options import Companion, Effort
 from widthfold_onnx.rewrite import exchange
-from widthfold_onnx.runtime.paired_benchmark import ratio_over_processes
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning.search import search
+from widthfold_onnx.tuning.search.timers import ratio_over_processes
 
 
 @pytest.fixture(autouse=True)

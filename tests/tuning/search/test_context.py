@@ -9,7 +9,7 @@ import pytest
 
 from tests.small_models import build, save
 from tests.tuning.search.nets import ALL, ONE_AXIS, found
-from tests.tuning.search.world import World, doubled, enter
+from tests.tuning.world import World, doubled, enter
 from widthfold_onnx.tuning.search import context as context_module
 
 TWINS = """

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.tuning.search.nets import ALL, found
-from tests.tuning.search.world import World, doubled, enter
 from tests.tuning.workload.tool import search_text
+from tests.tuning.world import World, doubled, enter
 from widthfold_onnx.options import Effort
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning.bench import MIN_GAIN
@@ -96,7 +96,7 @@ def test_what_cannot_move_the_model_does_not_race(
 ) -> None:
     """A layer takes a second of a model of 10 s; of a model of 1,000 s it takes too little."""
     world = enter(monkeypatch, World(doubled, ALL))
-    monkeypatch.setattr("tests.tuning.search.world.WHOLE", 1000.0)
+    monkeypatch.setattr("tests.tuning.world.WHOLE", 1000.0)
     report = found(model, effort=Effort.DEFAULT)
     assert (world.raced, report.search.pending, report.search.whole) == ([], 0, None)
     assert {site.reason for site in report.sites} == {NEGLIGIBLE}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.tuning.search.nets import ALL, found, status
-from tests.tuning.search.world import World, doubled, enter
 from tests.tuning.workload.tool import search_text
+from tests.tuning.world import World, doubled, enter
 
 
 def test_where_nothing_ran_the_report_says_so(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from tests.folding import optimize
 from tests.small_models import build, save
-from tests.tuning.search import world
-from tests.tuning.search.world import World, enter
+from tests.tuning import world
+from tests.tuning.world import World, enter
 from widthfold_onnx.options import (
     AxisName,
     Effort,
@@ -22,7 +22,7 @@ from widthfold_onnx.options import (
 from widthfold_onnx.reports.described.layers import padding
 from widthfold_onnx.results import OptimizeReport, PaddedChannels
 from widthfold_onnx.rewrite.plan import Plan
-from widthfold_onnx.runtime.measurement import Measurement, lost, timed
+from widthfold_onnx.tuning.measurement import Measurement, lost, timed
 from widthfold_onnx.tuning.search.trials import Trials
 
 NET = """

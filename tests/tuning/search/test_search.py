@@ -16,18 +16,18 @@ from tests.tuning.search.nets import (
     status,
     two_then_four,
 )
-from tests.tuning.search.world import World, doubled, enter, folded
 from tests.tuning.workload.tool import search_text
+from tests.tuning.world import World, doubled, enter, folded
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
 from widthfold_onnx.runtime.child import Child
 from widthfold_onnx.runtime.inputs.sizes import provider_and_sizes
-from widthfold_onnx.runtime.paired_benchmark import send_each
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.identity import machine_identity
 from widthfold_onnx.tuning.search import context as context_module
 from widthfold_onnx.tuning.search.search import MAX_LEVEL_RATIO
+from widthfold_onnx.tuning.search.timers import send_each
 from widthfold_onnx.tuning.successive_halving import race
 from widthfold_onnx.tuning.tune import tune
 

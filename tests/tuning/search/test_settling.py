@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tests.small_models import build, save
 from tests.tuning.search.nets import ALL, FLAT, ONE_AXIS, found, options, status, two_then_four
-from tests.tuning.search.world import World, doubled, enter, folded
+from tests.tuning.world import World, doubled, enter, folded
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Effort, FoldOptions, SearchOptions
 from widthfold_onnx.tuning.store import Store

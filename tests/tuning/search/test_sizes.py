@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from tests.small_models import build, save
 from tests.tuning.search.nets import ONE_AXIS, found
-from tests.tuning.search.world import World, doubled, enter, folded
-from widthfold_onnx.runtime.measurement import Measurement, lost, timed
+from tests.tuning.world import World, doubled, enter, folded
+from widthfold_onnx.tuning.measurement import Measurement, lost, timed
 from widthfold_onnx.tuning.search.trials import gains_over_sizes, over_sizes
 
 OPEN = """

@@ -14,7 +14,7 @@ from onnx import ModelProto, helper
 from tests.small_models import build, save
 from tests.tuning.measure.races import bench
 from tests.tuning.measure.workers import sleeping
-from tests.tuning.search.world import WHOLE, World, doubled, enter
+from tests.tuning.world import WHOLE, World, doubled, enter
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.loader import load
@@ -40,11 +40,11 @@ from widthfold_onnx.rewrite.plan import (
     PlanTimes,
 )
 from widthfold_onnx.rewrite.reading import Reading
-from widthfold_onnx.runtime.paired_benchmark import ratio_in_process, ratios_to
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import open_session
 from widthfold_onnx.tuning.search import trials
 from widthfold_onnx.tuning.search.context import SearchContext
+from widthfold_onnx.tuning.search.timers import ratio_in_process, ratios_to
 from widthfold_onnx.tuning.search.trials import Trials
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.targets import load_target

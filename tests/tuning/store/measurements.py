@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from widthfold_onnx.runtime.measurement import Measurement
+from widthfold_onnx.tuning.measurement import Measurement
 from widthfold_onnx.tuning.store import Key
 
 TAKEN = "2026-03-01T12:00:00+00:00"

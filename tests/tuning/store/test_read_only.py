@@ -13,9 +13,9 @@ import pytest
 
 from tests.folding import optimize
 from tests.small_models import MODELS
-from tests.tuning.search.world import World, doubled, enter
 from tests.tuning.store.measurements import key, measured
 from tests.tuning.workload.tool import search_text
+from tests.tuning.world import World, doubled, enter
 from widthfold_onnx import UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.tuning import store as store_module

@@ -20,8 +20,8 @@ from widthfold_onnx.evidence.timing.usage import file_bytes, usage
 from widthfold_onnx.options import Progress, Shapes, Sizes, Step, VerifyOptions
 from widthfold_onnx.results import Gain, Gpu, Side, SizeGain, Timing
 from widthfold_onnx.runtime.clock import clock_name
+from widthfold_onnx.runtime.contest import Contest, contest
 from widthfold_onnx.runtime.environment import Device
-from widthfold_onnx.runtime.paired_benchmark import Contest, contest
 from widthfold_onnx.runtime.provider_traits import traits_of
 from widthfold_onnx.runtime.settings import open_at
 from widthfold_onnx.system import cores, load_average

@@ -15,7 +15,7 @@ from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.companions.companion import CompanionRule
 from widthfold_onnx.rules.selection import lift_of
 from widthfold_onnx.runtime.inputs.feeds import Distribution
-from widthfold_onnx.runtime.measurement import Measurement
+from widthfold_onnx.tuning.measurement import Measurement
 from widthfold_onnx.tuning.search.trials import Trials
 
 

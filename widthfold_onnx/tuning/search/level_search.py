@@ -19,9 +19,9 @@ from widthfold_onnx.options import Progress
 from widthfold_onnx.results import Gain
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.form import FormSpec
-from widthfold_onnx.runtime.measurement import AS_IS, Measurement
 from widthfold_onnx.tuning.bench import MIN_GAIN, Bench, Budget
 from widthfold_onnx.tuning.layers import Layers
+from widthfold_onnx.tuning.measurement import AS_IS, Measurement
 from widthfold_onnx.tuning.search.assign import foresee
 from widthfold_onnx.tuning.workloads import Workload
 

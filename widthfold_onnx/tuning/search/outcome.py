@@ -22,9 +22,9 @@ from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.inputs.sizes import assumption_report
 from widthfold_onnx.runtime.intervals import noise
-from widthfold_onnx.runtime.measurement import AS_IS, Measurement
 from widthfold_onnx.runtime.session import ports_of
 from widthfold_onnx.tuning.identity import device_name, runtime_of
+from widthfold_onnx.tuning.measurement import AS_IS, Measurement
 from widthfold_onnx.tuning.search.level_search import (
     PREDICTED_GAIN,
     LevelSearch,

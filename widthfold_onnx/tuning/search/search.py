@@ -28,10 +28,10 @@ from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, Progress, SearchOptions, Step
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.runtime.child import Child
-from widthfold_onnx.runtime.measurement import Measurement
 from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.tuning.bench import Bench, Budget
 from widthfold_onnx.tuning.layers import Layers
+from widthfold_onnx.tuning.measurement import Measurement
 from widthfold_onnx.tuning.search.companions import best_companions
 from widthfold_onnx.tuning.search.context import SearchContext, find_context
 from widthfold_onnx.tuning.search.level_search import LevelSearch, Races

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from widthfold_onnx.options import Step
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.form import FormSpec
-from widthfold_onnx.runtime.measurement import AS_IS
+from widthfold_onnx.tuning.measurement import AS_IS
 from widthfold_onnx.tuning.search.assign import assign
 from widthfold_onnx.tuning.search.level_search import LevelSearch
 from widthfold_onnx.tuning.search.trials import Trials

@@ -25,8 +25,13 @@ from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.intervals import noise, speed_verdict
-from widthfold_onnx.runtime.measurement import Measurement, lost
-from widthfold_onnx.runtime.paired_benchmark import (
+from widthfold_onnx.runtime.provider_traits import Level
+from widthfold_onnx.tuning.bench import Bench, is_complete
+from widthfold_onnx.tuning.effort import Spending
+from widthfold_onnx.tuning.identity import canonical
+from widthfold_onnx.tuning.measurement import Measurement, lost
+from widthfold_onnx.tuning.search.context import SearchContext
+from widthfold_onnx.tuning.search.timers import (
     Timer,
     ratio_in_process,
     ratio_of_levels,
@@ -34,11 +39,6 @@ from widthfold_onnx.runtime.paired_benchmark import (
     ratios_to,
     send_each,
 )
-from widthfold_onnx.runtime.provider_traits import Level
-from widthfold_onnx.tuning.bench import Bench, is_complete
-from widthfold_onnx.tuning.effort import Spending
-from widthfold_onnx.tuning.identity import canonical
-from widthfold_onnx.tuning.search.context import SearchContext
 from widthfold_onnx.tuning.successive_halving import CandidateResult
 
 HANG_SECONDS = 600.0

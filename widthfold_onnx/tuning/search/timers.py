@@ -1,177 +1,41 @@
-"""Time two models in alternating runs, each at the setting of the runtime that suits it best.
+"""Time whole models against each other for the search, size by size, in a child process.
 
-The runs of a contest come from several sessions of each model in several fresh processes
-(`runtime.clock`). All other timings run one session of each model, in one process.
-
-Where a process had computed much before, the session that was opened first was seen to be 0.1 to
-0.5 % slower than the next. The same held for the model that always came first.
+A timer yields the results of each size as soon as it has them. But for the final trial, which is a
+contest (`runtime.contest`), each model has one session, or one at each setting, in one process.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from widthfold_onnx.options import Progress, Shapes, Step, VerifyOptions, silent
-from widthfold_onnx.results import GpuState
-from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.clock import (
-    PROCESS_START_SECONDS,
-    Repeats,
-    Run,
-    Times,
-    alternate,
-    clock_of,
-    repeats,
-    seconds_of,
-)
-from widthfold_onnx.runtime.environment import watched
+from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.runtime.clock import Times, clock_of
+from widthfold_onnx.runtime.contest import contest
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.inputs.input_sets import Rotation, timed_inputs
-from widthfold_onnx.runtime.intervals import Pairing, is_settled, one_session
-from widthfold_onnx.runtime.measurement import Measurement, timed
+from widthfold_onnx.runtime.intervals import is_settled
 from widthfold_onnx.runtime.provider_traits import Level
-from widthfold_onnx.runtime.session import Feeds, Session, resolved
+from widthfold_onnx.runtime.session import Session
 from widthfold_onnx.runtime.settings import (
     CHOICE_PATIENCE,
     CHOICE_SECONDS,
     CHOICE_SHARE,
     MIN_ROUNDS,
-    Models,
     OpenModels,
     Rounds,
     Setting,
-    SettingChoice,
     advice_of,
-    choose_settings,
     open_at,
     run_of,
     settings_of,
     timed_rounds,
 )
-
-PROCESS_SHARE = 1 / 8
-"""Share of the budget that a process may take, or twice as long as it starts if that is more."""
-
-DECIDING_PROCESSES = 2
-"""Fewest processes of a contest that decides which model is written: one may be an unlucky one, as
-memory lies elsewhere in every process."""
-
-DECIDING_RUNS = 2
-OPEN_RUNS = 4
-"""Fewest runs of each session in such a contest: where the choice of settings is conclusive, and
-where it leaves open which model is faster.
-
-Where runs are long, starting a process takes longer than they do. In simulated contests with
-`clock.RUN_SPREAD`, two processes showed a gain of 1.10x in 83 % with 4 runs of each session, and in
-68 % with 2 runs. Four processes with one run showed it in 63 %. Two equal models seemed to differ
-in 0.2 % of the contests with 4 runs, and in 0.8 % of the contests with 2 runs.
-"""
-
-
-@dataclass(frozen=True)
-class Process:
-    """The measurements of one process, in seconds; side 0 is the original.
-
-    Attributes:
-        runs: every run, [side, session, run].
-        loads: the opening of every session, [side, session].
-        firsts: the first run of every session, [side, session].
-        gpu: states of the GPU during the runs, the first and the last one included.
-    """
-
-    runs: Times
-    loads: Times
-    firsts: Times
-    gpu: Sequence[GpuState] = ()
-
-
-@dataclass(frozen=True)
-class Contest:
-    """Two models, each at its best setting, in alternating runs.
-
-    Attributes:
-        models: original and rewritten.
-        options: with the provider that was used.
-        inputs: the sets that took turns.
-        choice: the settings.
-        processes: what each process measured.
-        pairing: the result of the paired timing.
-    """
-
-    models: Models
-    options: VerifyOptions
-    inputs: Rotation
-    choice: SettingChoice
-    processes: Sequence[Process]
-    pairing: Pairing
-
-
-def contest(
-    original: Path,
-    rewritten: Path,
-    options: VerifyOptions,
-    shapes: Shapes | None = None,
-    *,
-    decides: bool = False,
-    level: Level | None = None,
-    on_progress: Progress = silent,
-) -> Contest:
-    """Time two models, in one process after the other until the interval is narrow.
-
-    Inputs are random. Stored inputs are taken if the caller asks for no seeds, or if no random
-    input runs.
-
-    Args:
-        original: model file.
-        rewritten: model file.
-        options: provider and its options, threads, shapes and time budget are used; one process
-            is always run.
-        shapes: of every random input; None searches them.
-        decides: run `DECIDING_PROCESSES`, even if they take longer than the budget, and end as soon
-            as it is sure which model is faster.
-        level: the level of every session; None chooses it.
-        on_progress: called with a step when a phase begins.
-
-    Raises:
-        UnverifiedError: a model does not run, or no inputs were found.
-        UsageError: the provider does not take its options, or stored inputs that do not fit.
-    """
-    start = time.perf_counter()
-    on_progress(Step("timing: choosing settings"))
-    options = resolved(options)
-    models = (original, rewritten)
-    choice_seconds = options.time_budget * CHOICE_SHARE
-    choice, inputs = choose_settings(models, options, shapes, choice_seconds, level)
-    seconds = max(options.time_budget * PROCESS_SHARE, 2 * PROCESS_START_SECONDS)
-    fewest_processes, fewest_runs = 1, 1
-    if decides:
-        fewest_processes = DECIDING_PROCESSES
-        fewest_runs = OPEN_RUNS if choice.is_open else DECIDING_RUNS
-    counts = repeats(choice.run, choice.opening, seconds, fewest_runs=fewest_runs)
-    on_progress(Step("timing: alternating runs"))
-    task = (models, choice.settings, inputs.shared(2 * counts.sessions), counts)
-    processes: list[Process] = []
-    longest = 0.0
-    for turn in itertools.count():
-        process_start = time.perf_counter()
-        processes.append(isolated(time_sessions, *task, turn))
-        now = time.perf_counter()
-        longest = max(longest, now - process_start)
-        pairing = Pairing.of(np.stack([process.runs for process in processes]))
-        is_late = now + longest > start + options.time_budget
-        is_enough = pairing.converged or is_late or (decides and pairing.is_conclusive)
-        if is_enough and len(processes) >= fewest_processes:
-            break
-    return Contest(models, options, inputs, choice, processes, pairing)
-
+from widthfold_onnx.tuning.measurement import Measurement, measurement_of, timed
 
 Timer = Callable[..., Iterator[Sequence[Measurement | None]]]
 """A function that yields the measurements of its candidates by size; None for a candidate that an
@@ -229,7 +93,7 @@ def ratio_in_process(
     Args:
         original: model file.
         rewritten: model file.
-        options: as for `contest`; the budget holds for each size.
+        options: as for `runtime.contest.contest`; the budget holds for each size.
         sizes: shapes of every random input, one or more assignments.
         level: the level of every session; None chooses it.
 
@@ -273,7 +137,8 @@ def ratios_to(
         model: model file.
         others: model files.
         kinds: how random inputs are distributed, one after the other.
-        options: as for `contest`; the budget holds for all kinds together, at each size.
+        options: as for `runtime.contest.contest`; the budget holds for all kinds together, at each
+            size.
         sizes: shapes of every random input, one or more assignments.
         level: the level of every session; None chooses it.
 
@@ -382,46 +247,3 @@ def ratios_in_turn(
 def is_look(count: int) -> bool:
     """Check whether to look at so many rounds: each time there are an eighth to a quarter more."""
     return count % (1 << max(count.bit_length() - 3, 0)) == 0
-
-
-def time_sessions(
-    models: Models,
-    settings: tuple[Setting, Setting],
-    inputs: Sequence[Feeds],
-    counts: Repeats,
-    turn: int,
-) -> Process:
-    """Time several sessions of both models; to be run in `runtime.child.isolated`.
-
-    Either model comes first at every second session, and at the first one of every second process.
-
-    Args:
-        models: original and rewritten.
-        settings: of both.
-        inputs: the sets that take turns.
-        counts: sessions of each model, and runs of each session.
-        turn: number of the process.
-
-    Raises:
-        UnverifiedError: a model does not run.
-    """
-    options = settings[0].options
-    clock = clock_of(options)
-    runs: tuple[list[Run], list[Run]] = ([], [])
-    loads, firsts = np.zeros((2, 2, counts.sessions))
-    for number in range(counts.sessions):
-        for side in (0, 1) if (number + turn) % 2 == 0 else (1, 0):
-            start = clock()
-            session = open_at(models[side], settings[side])
-            loads[side, number] = (clock() - start) * 1e-9
-            runs[side].append(run_of(session, inputs))
-            firsts[side, number] = seconds_of(runs[side][-1], 0, clock)
-    with watched(options) as states:
-        times = alternate([*runs[0], *runs[1]], counts.runs, clock, seed=turn)
-    return Process(times.reshape(2, counts.sessions, counts.runs), loads, firsts, states)
-
-
-def measurement_of(numerator: Times, denominator: Times) -> Measurement:
-    """Return the measurement of a ratio of seconds [pair], of one session of each side."""
-    ratio, low, high = map(math.exp, one_session(np.log(numerator / denominator)))
-    return timed(ratio, low, high, float(np.median(denominator)), len(denominator))

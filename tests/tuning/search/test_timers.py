@@ -1,4 +1,4 @@
-"""Two models are timed in turn, each at the setting that suits it best."""
+"""Timers yield the results of whole models at each size, each model at a setting that suits."""
 
 import math
 from dataclasses import replace
@@ -10,21 +10,20 @@ import pytest
 
 from tests.evidence.timing.machine import FIRST_TIMED, Machine, costs
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.runtime import clock, paired_benchmark, settings
+from widthfold_onnx.runtime import clock, contest, settings
 from widthfold_onnx.runtime.clock import RUN_SPREAD, SESSIONS
+from widthfold_onnx.runtime.contest import DECIDING_PROCESSES, DECIDING_RUNS, OPEN_RUNS
 from widthfold_onnx.runtime.inputs import input_sets
 from widthfold_onnx.runtime.inputs.feeds import Distribution
-from widthfold_onnx.runtime.intervals import MIN_PROCESSES, speed_verdict
-from widthfold_onnx.runtime.paired_benchmark import (
-    DECIDING_PROCESSES,
-    DECIDING_RUNS,
-    OPEN_RUNS,
+from widthfold_onnx.runtime.intervals import speed_verdict
+from widthfold_onnx.runtime.provider_traits import Level
+from widthfold_onnx.tuning.search import timers
+from widthfold_onnx.tuning.search.timers import (
     ratio_in_process,
     ratio_of_levels,
     ratio_over_processes,
     ratios_to,
 )
-from widthfold_onnx.runtime.provider_traits import Level
 
 OPTIONS = VerifyOptions(provider=Provider.CPU, time_budget=2.0)
 SHAPES = {"x": (1, 256)}
@@ -36,58 +35,12 @@ def machine(monkeypatch):
     times = {**costs(6, 4, 3, 9), ("c.onnx", Level.EXTENDED): 5}
     machine_of_test = Machine(times)
     monkeypatch.setattr(settings, "open_session", machine_of_test.open_session)
-    monkeypatch.setattr(paired_benchmark, "isolated", lambda function, *rest: function(*rest))
-    for module in (settings, paired_benchmark):
+    monkeypatch.setattr(contest, "isolated", lambda function, *rest: function(*rest))
+    for module in (settings, contest, timers):
         monkeypatch.setattr(module, "clock_of", lambda *arguments: lambda: machine_of_test.now)
-    for module in (clock, settings, paired_benchmark):
+    for module in (clock, settings, contest):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=machine_of_test.seconds))
     return machine_of_test
-
-
-@pytest.mark.parametrize(
-    ("times", "levels", "speedup", "same"),
-    [
-        ((9, 6, 3, 4), ("extended", "all"), 2.0, 3.0),
-        ((6, 9, 5, 3), ("all", "extended"), 2.0, 1.2),
-        ((6, 9, 4, 7), ("all", "all"), 1.5, 1.5),
-        ((6, 5, 9, 8), ("extended", "extended"), 0.625, 2 / 3),
-    ],
-)
-def test_each_model_runs_at_its_own_best(measured, times, levels, speedup, same):
-    timing, machine = measured(costs(*times))
-    assert (timing.original.level, timing.rewritten.level) == levels
-    timed = set(machine.opened[FIRST_TIMED:])
-    assert timed == {("a.onnx", levels[0], 1), ("b.onnx", levels[1], 1)}
-    assert timing.speedup == pytest.approx(speedup, rel=1e-6)
-    assert timing.same_level == pytest.approx(same, rel=1e-6)
-    advice = "the original alone is 1.5x as fast at level extended as at level all"
-    assert (timing.note == advice) is (times == (9, 6, 3, 4))
-
-
-def test_either_model_comes_first_in_turn(measured):
-    timing, machine = measured(costs(5, 6, 5, 6))
-    assert (timing.processes, timing.sessions) == (MIN_PROCESSES, max(SESSIONS))
-    names = "".join(name[0] for name, _, _ in machine.opened[FIRST_TIMED:])
-    assert names == "abbaabbabaabbaab" * (MIN_PROCESSES // 2)
-
-
-def test_alike_processes_are_enough_and_others_go_on_to_the_end_of_the_budget(measured):
-    few, _ = measured(costs(5, 6, 4, 6), time_budget=10)
-    assert (few.processes, few.converged, few.verdict) == (MIN_PROCESSES, True, "faster")
-    noise = np.random.default_rng(0).uniform(4, 6, 400)
-    many, machine = measured([5, 6, 5, 6, *noise], time_budget=10)
-    assert many.processes > MIN_PROCESSES
-    assert not many.converged
-    assert machine.seconds() < 11
-    assert len(many.original.samples_ms) == many.processes
-    assert many.verdict == "inconclusive"
-
-
-def test_a_budget_that_is_too_short_still_times_one_process(measured):
-    timing, _ = measured(costs(400, 900, 400, 900), time_budget=0.1)
-    assert (timing.processes, timing.sessions, timing.pairs) == (1, min(SESSIONS), 2)
-    assert timing.verdict == "inconclusive"
-    assert timing.high / timing.low > 1.05
 
 
 @pytest.fixture
@@ -198,12 +151,6 @@ def test_a_trial_in_one_process_tells_no_difference_by_few_long_runs(machine, mo
     assert timed.low < 1 < timed.high
 
 
-def test_made_up_inputs_are_shared_out_among_the_sessions(measured):
-    _, machine = measured(costs(5, 6, 5, 6), cache=1 << 30)
-    timed = {value for number, value in machine.runs if number >= FIRST_TIMED}
-    assert len(timed) == input_sets.INPUT_SETS[1] // (2 * max(SESSIONS))
-
-
 def test_inputs_are_drawn_once_for_each_size_and_kind(machine, models, monkeypatch):
     """The choice of the setting draws those of the first size and kind."""
     draws = []
@@ -212,7 +159,7 @@ def test_inputs_are_drawn_once_for_each_size_and_kind(machine, models, monkeypat
         draws.append((shapes, kind))
         return input_sets.timed_inputs(session, shapes, options, kind)
 
-    monkeypatch.setattr(paired_benchmark, "timed_inputs", spy)
+    monkeypatch.setattr(timers, "timed_inputs", spy)
     machine.costs = costs(4, 9, 3, 9)
     larger, kinds = {"x": (2, 256)}, [Distribution.NORMAL, Distribution.CONSTANT]
     list(ratios_to(models[1], models[:1], kinds, OPTIONS, [SHAPES, larger]))

@@ -8,8 +8,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from widthfold_onnx.results import Gain
+from widthfold_onnx.runtime.clock import Times
+from widthfold_onnx.runtime.intervals import one_session
 
 AS_IS = "as-is"
 """The candidate that is no other form: a layer as it is."""
@@ -96,6 +99,12 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def timed(ratio: float, low: float, high: float, seconds: float, pairs: int) -> Measurement:
     """Return the measurement of what ran."""
     return Measurement("ok", ratio, low, high, seconds, pairs, reason="", timestamp=now())
+
+
+def measurement_of(numerator: Times, denominator: Times) -> Measurement:
+    """Return the measurement of a ratio of seconds [pair], of one session of each side."""
+    ratio, low, high = map(math.exp, one_session(np.log(numerator / denominator)))
+    return timed(ratio, low, high, float(np.median(denominator)), len(denominator))
 
 
 def lost(reason: str) -> Measurement:

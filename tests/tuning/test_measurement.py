@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from widthfold_onnx.runtime.measurement import (
+from widthfold_onnx.tuning.measurement import (
     ABSENT_FORM,
     NO_TIME,
     OUT_OF_REACH,
