@@ -8,19 +8,13 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from widthfold_onnx.tuning.measurement import (
-    ABSENT_FORM,
-    NO_TIME,
-    OUT_OF_REACH,
-    Measurement,
-    lost,
-    timed,
-)
+from widthfold_onnx.tuning.measurement import ABSENT_FORM, NO_TIME, OUT_OF_REACH, Measurement
 
 
 def made(**changes: object) -> Measurement:
     """A measurement of these fields; `msgspec.structs.replace` of old releases checks nothing."""
-    return Measurement(**{**msgspec.structs.asdict(timed(1.5, 1.4, 1.6, 2e-3, 8)), **changes})
+    fields = msgspec.structs.asdict(Measurement.of_ratio(1.5, 1.4, 1.6, 2e-3, 8))
+    return Measurement(**{**fields, **changes})
 
 
 @pytest.mark.parametrize(
@@ -53,22 +47,22 @@ def test_a_time_that_is_none_is_refused(taken: str) -> None:
 
 
 def test_earlier_stores_call_pairs_rounds() -> None:
-    assert b'"rounds":8' in msgspec.json.encode(timed(1.5, 1.4, 1.6, 2e-3, 8))
+    assert b'"rounds":8' in msgspec.json.encode(Measurement.of_ratio(1.5, 1.4, 1.6, 2e-3, 8))
 
 
 def test_stored_numbers_are_checked_as_well() -> None:
-    text = msgspec.json.encode(timed(1.5, 1.4, 1.6, 2e-3, 8)).replace(b"1.4", b"1.7")
+    text = msgspec.json.encode(Measurement.of_ratio(1.5, 1.4, 1.6, 2e-3, 8)).replace(b"1.4", b"1.7")
     with pytest.raises(msgspec.ValidationError, match="low is above high"):
         msgspec.json.decode(text, type=Measurement)
 
 
 @pytest.mark.parametrize("reason", [NO_TIME, OUT_OF_REACH, ABSENT_FORM])
 def test_a_form_that_never_ran_is_skipped_and_a_form_that_failed_is_not(reason: str) -> None:
-    assert lost(reason).skipped
-    assert not lost(f"{reason}, it crashed").skipped
-    assert not timed(1.0, 1.0, 1.0, 1.0, 1).skipped
+    assert Measurement.lost(reason).skipped
+    assert not Measurement.lost(f"{reason}, it crashed").skipped
+    assert not Measurement.of_ratio(1.0, 1.0, 1.0, 1.0, 1).skipped
 
 
 def test_the_time_of_a_measurement_is_now_in_utc() -> None:
-    age = datetime.now(UTC) - lost("it crashed").time
+    age = datetime.now(UTC) - Measurement.lost("it crashed").time
     assert timedelta(0) <= age < timedelta(minutes=5)

@@ -22,7 +22,7 @@ from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning import store as store_module
-from widthfold_onnx.tuning.measurement import AS_IS, Measurement, lost, timed
+from widthfold_onnx.tuning.measurement import AS_IS, Measurement
 from widthfold_onnx.tuning.search import context as context_module
 from widthfold_onnx.tuning.search import trials
 from widthfold_onnx.tuning.search.timers import ratio_in_process, ratio_of_levels, ratios_to
@@ -90,22 +90,23 @@ class World:
         return function(*args)
 
     def _race(self, workloads, options, seconds, send) -> None:
+        as_it_is = Measurement.of_ratio(1.0, 1.0, 1.0, 1.0, 4)
         for workload in workloads:
             if not workload.forms:  # the layer as it is, before it races
                 send(Start(workload.subject, AS_IS))
-                send(CandidateResult(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
+                send(CandidateResult(workload.subject, AS_IS, as_it_is))
                 continue
             self.raced.append(workload.subject)
             self.at.append(options.level)
             send(Start(workload.subject, AS_IS))
-            send(CandidateResult(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
+            send(CandidateResult(workload.subject, AS_IS, as_it_is))
             for key in (form.spec for form in workload.forms):
                 fate = self.alone(json.loads(workload.subject), msgspec.to_builtins(key))
                 if isinstance(fate, str):
-                    send(CandidateResult(workload.subject, key, lost(fate)))
+                    send(CandidateResult(workload.subject, key, Measurement.lost(fate)))
                 else:
                     ratio, low = fate
-                    measured = timed(ratio, low, 2 * ratio - low, 1 / ratio, 40)
+                    measured = Measurement.of_ratio(ratio, low, 2 * ratio - low, 1 / ratio, 40)
                     send(CandidateResult(workload.subject, key, measured))
 
     def _contest(
@@ -148,7 +149,7 @@ class World:
                 if side not in decided:
                     kind, other = side
                     ratio = self._contest(other, base, options, shapes, kind)
-                    result = timed(ratio.ratio, ratio.low, ratio.high, 1.0, 50)
+                    result = Measurement.of_ratio(ratio.ratio, ratio.low, ratio.high, 1.0, 50)
                     if result.high < 1:
                         decided.add(side)
                 results.append(result)
@@ -160,7 +161,7 @@ class World:
         ratio = before / after
         low, high = ratio * (1 - self.noise), ratio * (1 + self.noise)
         return msgspec.structs.replace(
-            timed(ratio, low, high, after, 50),
+            Measurement.of_ratio(ratio, low, high, after, 50),
             control=self.noise,
             note=self.advice,
             original_setting=original_setting,

@@ -193,7 +193,7 @@ class OpenModels:
         opening = (time.perf_counter() - start) / (len(files) * len(settings))
         return cls(files, options, settings, sessions, opening)
 
-    def timed(
+    def setting_times(
         self, shapes: Shapes | None, seconds: float, kind: Distribution = Distribution.NORMAL
     ) -> SettingTimes:
         """Time the models at every setting, all in turn, to choose.
@@ -292,7 +292,7 @@ def choose_settings(
 
     `OpenModels` says what the arguments are.
     """
-    setting_times = OpenModels.of(models, options, level).timed(shapes, seconds)
+    setting_times = OpenModels.of(models, options, level).setting_times(shapes, seconds)
     original, rewritten = setting_times.best_settings
     ratios = setting_times.times[:, 0, 0] / setting_times.times[:, 1, 0]
     own, other = setting_times.best_times.T

@@ -21,7 +21,7 @@ from widthfold_onnx.runtime.child import Child, isolated
 from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.system import memory_bytes
 from widthfold_onnx.tuning.identity import setting_identity
-from widthfold_onnx.tuning.measurement import AS_IS, NO_TIME, Measurement, lost
+from widthfold_onnx.tuning.measurement import AS_IS, NO_TIME, Measurement
 from widthfold_onnx.tuning.store import Key, Store
 from widthfold_onnx.tuning.successive_halving import (
     Candidate,
@@ -70,7 +70,7 @@ MEMORY_SHARE = 0.5
 Save = Callable[[CandidateResult], None]
 
 
-def measure(
+def race_in_children(
     workloads: Sequence[Workload],
     options: RaceOptions,
     budget: Budget,
@@ -158,7 +158,7 @@ class _Remaining:
 
     def lose(self, form: Start, reason: str) -> None:
         """Mark the form that was running as lost; without the layer as it is, none can race."""
-        self._record(CandidateResult(form.subject, form.candidate, lost(reason)))
+        self._record(CandidateResult(form.subject, form.candidate, Measurement.lost(reason)))
         if form.candidate == AS_IS:
             self.workloads.pop(form.subject, None)
         self.running = None
@@ -243,7 +243,7 @@ class Bench:
             on_progress: gets a step per workload.
         """
         pending = self.pending(workloads, budget.total)
-        measure(pending, self.options, budget, self.save, on_progress, child=self.child)
+        race_in_children(pending, self.options, budget, self.save, on_progress, child=self.child)
 
     def pending(self, workloads: Sequence[Workload], seconds: float = 0.0) -> list[Workload]:
         """Return the workloads that lack measurements, each with the forms that lack one.

@@ -29,9 +29,9 @@ from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.library import runtime_version
 from widthfold_onnx.text import printable, quoted
-from widthfold_onnx.tuning.bench import Bench, Budget, measure
+from widthfold_onnx.tuning.bench import Bench, Budget, race_in_children
 from widthfold_onnx.tuning.identity import Place, find_place
-from widthfold_onnx.tuning.measurement import AS_IS, lost
+from widthfold_onnx.tuning.measurement import AS_IS, Measurement
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.successive_halving import CandidateResult, RaceOptions
 from widthfold_onnx.tuning.workloads import Workload
@@ -108,14 +108,14 @@ class Cluster:
     def submit(
         self, address: str, workload: Workload, options: RaceOptions, seconds: float, share: float
     ) -> Flight:
-        """Have `measured` run on one worker and on no other.
+        """Have `race_on_worker` run on one worker and on no other.
 
         Raises:
             UnverifiedError: the scheduler is gone.
         """
         with self._reaching():
             return self._client.submit(
-                measured,
+                race_on_worker,
                 workload,
                 options,
                 seconds,
@@ -197,10 +197,10 @@ def versions() -> dict[str, str]:
     return {"widthfold-onnx": version("widthfold-onnx"), "onnxruntime": runtime_version()}
 
 
-def measured(
+def race_on_worker(
     workload: Workload, options: RaceOptions, seconds: float, share: float
 ) -> list[CandidateResult]:
-    """Measure one workload; a form that crashes ends a child process, not the worker.
+    """Race the forms of one workload; one that crashes ends a child process, not the worker.
 
     Args:
         workload: the layer, with the forms that are not known.
@@ -213,7 +213,7 @@ def measured(
     """
     results: list[CandidateResult] = []
     with _turn:
-        measure(
+        race_in_children(
             [workload],
             options,
             Budget(seconds),
@@ -366,4 +366,4 @@ def _failed(task: _Task, reason: str) -> None:
         queue.waiting.insert(0, workload)
     else:
         text = f"{MAX_FAILURES} workers failed at it; the last: {reason}"
-        queue.bench.save(CandidateResult(workload.subject, AS_IS, lost(text)))
+        queue.bench.save(CandidateResult(workload.subject, AS_IS, Measurement.lost(text)))

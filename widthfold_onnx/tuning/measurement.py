@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Literal, Self
 
 import msgspec
 import numpy as np
@@ -74,11 +74,27 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("a number is not finite, below 0 or too large")
         if self.low > self.high:
             raise ValueError("low is above high")
-        lost = self.status == "lost"
-        if not lost == (self.ratio == 0) == (self.low == 0) == bool(self.reason):
+        is_lost = self.status == "lost"
+        if not is_lost == (self.ratio == 0) == (self.low == 0) == bool(self.reason):
             raise ValueError("a lost measurement has ratio 0 and a reason, any other has neither")
         if self.time.utcoffset() != timedelta(0):
             raise ValueError("taken is not a time in UTC")
+
+    @classmethod
+    def of_ratio(cls, ratio: float, low: float, high: float, seconds: float, pairs: int) -> Self:
+        """Return the measurement of what ran."""
+        return cls("ok", ratio, low, high, seconds, pairs, reason="", timestamp=now())
+
+    @classmethod
+    def of_times(cls, numerator: Times, denominator: Times) -> Self:
+        """Return the measurement of numerator / denominator, of one session each, [pair]."""
+        ratio, low, high = map(math.exp, one_session(np.log(numerator / denominator)))
+        return cls.of_ratio(ratio, low, high, float(np.median(denominator)), len(denominator))
+
+    @classmethod
+    def lost(cls, reason: str) -> Self:
+        """Return the measurement of what did not run."""
+        return cls("lost", 0.0, 0.0, 0.0, 0.0, 0, reason, timestamp=now())
 
     @property
     def gain(self) -> Gain:
@@ -94,22 +110,6 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def time(self) -> datetime:
         """The time of the measurement."""
         return datetime.fromisoformat(self.timestamp)
-
-
-def timed(ratio: float, low: float, high: float, seconds: float, pairs: int) -> Measurement:
-    """Return the measurement of what ran."""
-    return Measurement("ok", ratio, low, high, seconds, pairs, reason="", timestamp=now())
-
-
-def measurement_of(numerator: Times, denominator: Times) -> Measurement:
-    """Return the measurement of a ratio of seconds [pair], of one session of each side."""
-    ratio, low, high = map(math.exp, one_session(np.log(numerator / denominator)))
-    return timed(ratio, low, high, float(np.median(denominator)), len(denominator))
-
-
-def lost(reason: str) -> Measurement:
-    """Return the measurement of what did not run."""
-    return Measurement("lost", 0.0, 0.0, 0.0, 0.0, 0, reason, timestamp=now())
 
 
 def now() -> str:

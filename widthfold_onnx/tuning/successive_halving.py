@@ -27,16 +27,7 @@ from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import resolved
 from widthfold_onnx.runtime.settings import Setting, fixed_feeds, random_run
 from widthfold_onnx.tuning.effort import SPENDING, Spending
-from widthfold_onnx.tuning.measurement import (
-    ABSENT_FORM,
-    AS_IS,
-    NO_TIME,
-    OUT_OF_REACH,
-    Measurement,
-    lost,
-    measurement_of,
-    timed,
-)
+from widthfold_onnx.tuning.measurement import ABSENT_FORM, AS_IS, NO_TIME, OUT_OF_REACH, Measurement
 from widthfold_onnx.tuning.workloads import Workload, reformed
 
 HOPELESS_RATIO = 2.0
@@ -187,7 +178,7 @@ class _Race:
         first, *later = self.options.spending.rungs
         _, as_is_times = self._pairs(self._turns(self.original), first.pairs)
         as_is_seconds = float(np.median(as_is_times))
-        self._tell(AS_IS, timed(1.0, 1.0, 1.0, as_is_seconds, len(as_is_times)))
+        self._tell(AS_IS, Measurement.of_ratio(1.0, 1.0, 1.0, as_is_seconds, len(as_is_times)))
         for form in self.workload.forms:
             if out_of_reach(form.macs, as_is_seconds, peak):
                 reason = OUT_OF_REACH
@@ -196,7 +187,7 @@ class _Race:
             else:
                 reason = self._run(form.spec, first.pairs)
             if reason:
-                self._tell(form.spec, lost(reason))
+                self._tell(form.spec, Measurement.lost(reason))
         for rung in later:
             running = [spec for spec in self.times if spec not in self.hopeless]
             best_first = sorted(running, key=lambda spec: -_ratio(self.times[spec]))
@@ -205,7 +196,7 @@ class _Race:
                     self._run(spec, rung.pairs)
         for spec, pairs in self.times.items():
             is_hopeless = spec in self.hopeless
-            measurement = measurement_of(*pairs)
+            measurement = Measurement.of_times(*pairs)
             self._tell(spec, msgspec.structs.replace(measurement, is_hopeless=is_hopeless))
 
     def _tell(self, candidate: Candidate, measurement: Measurement) -> None:

@@ -32,7 +32,7 @@ from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.cases import with_cases
 from widthfold_onnx.runtime.inputs.sizes import provider_and_sizes
 from widthfold_onnx.system import cores
-from widthfold_onnx.tuning.bench import Bench, Budget, measure
+from widthfold_onnx.tuning.bench import Bench, Budget, race_in_children
 from widthfold_onnx.tuning.cluster import Cluster, ClusterPool
 from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.identity import find_place
@@ -190,7 +190,7 @@ class LocalPool:
                 messages.put((number, message))
 
             try:
-                measure(parts[number], bench.options, Budget(budget.total), send, send)
+                race_in_children(parts[number], bench.options, Budget(budget.total), send, send)
             except Exception as error:
                 messages.put((number, error))
             messages.put((number, None))

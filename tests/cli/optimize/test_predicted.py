@@ -19,7 +19,7 @@ from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning.identity import machine_identity, setting_identity
 from widthfold_onnx.tuning.layers import Layers
-from widthfold_onnx.tuning.measurement import AS_IS, Measurement, lost, now
+from widthfold_onnx.tuning.measurement import AS_IS, Measurement, now
 from widthfold_onnx.tuning.store import Key, Store
 from widthfold_onnx.tuning.targets import load_target, usual
 from widthfold_onnx.tuning.workloads import Workload
@@ -210,7 +210,7 @@ def test_measurements_of_another_device_or_setting_do_not_count(store: Path) -> 
 def test_a_layer_that_did_not_run_is_not_predicted(store: Path) -> None:
     workload = the_layer()
     with Store(store) as opened:
-        opened.put(Key(workload.subject, AS_IS, SETTING, "elsewhere"), lost("it hung"))
+        opened.put(Key(workload.subject, AS_IS, SETTING, "elsewhere"), Measurement.lost("it hung"))
     (site,) = planned(WIDE, *CPU)["sites"]
     assert (site["status"], site["gain"]) == ("kept", None)
 

@@ -13,7 +13,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Effort, Provider, SearchOptions
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.bench import Bench, Budget
-from widthfold_onnx.tuning.measurement import AS_IS, Measurement, timed
+from widthfold_onnx.tuning.measurement import AS_IS, Measurement
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.successive_halving import CandidateResult, RaceOptions, Start
 from widthfold_onnx.tuning.workloads import PredictedForm, Workload
@@ -47,7 +47,7 @@ def behaving(workloads: Sequence[Workload], options: RaceOptions, seconds: float
             _note(f"{os.getpid()} {item.subject} {key}")
             _do(item.subject if key == AS_IS else key)
         for key in (AS_IS, *(form.spec for form in item.forms)):
-            send(CandidateResult(item.subject, key, timed(1.5, 1.4, 1.6, 1e-3, 4)))
+            send(CandidateResult(item.subject, key, Measurement.of_ratio(1.5, 1.4, 1.6, 1e-3, 4)))
 
 
 def _do(name: str) -> None:

@@ -12,7 +12,7 @@ from tests.tuning.measure.races import OPTIONS, bench, kept, quiet, workload
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.bench import MORE_TIME, Bench, Budget
-from widthfold_onnx.tuning.measurement import AS_IS, NO_TIME, lost, timed
+from widthfold_onnx.tuning.measurement import AS_IS, NO_TIME, Measurement
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.successive_halving import CandidateResult, Start
 
@@ -50,8 +50,8 @@ def test_what_had_no_time_gets_another_chance_with_more_of_it(
     def race(workloads, options, seconds, *, send) -> None:
         for item in workloads:
             send(Start(item.subject, AS_IS))
-            send(CandidateResult(item.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
-            send(CandidateResult(item.subject, "a", lost(NO_TIME)))
+            send(CandidateResult(item.subject, AS_IS, Measurement.of_ratio(1.0, 1.0, 1.0, 1.0, 4)))
+            send(CandidateResult(item.subject, "a", Measurement.lost(NO_TIME)))
 
     monkeypatch.setattr(bench_module, "race", race)
     for budget, races in ((10.0, 1), (10.0, 1), (10 * MORE_TIME - 1, 1), (10 * MORE_TIME, 2)):
@@ -65,7 +65,7 @@ def test_what_was_lost_is_tried_again_after_a_week(store: Store, inside, what: s
     bench(store).measure([workload("one", "a", "b")], Budget(60.0), quiet)
     for days, races in ((6, 0), (8, 1)):
         taken = datetime.now(UTC) - timedelta(days=days)
-        reason = lost("out of memory")
+        reason = Measurement.lost("out of memory")
         old = replace(reason, timestamp=taken.isoformat())
         bench(store).save(CandidateResult("one", what, old))
         inside.races.clear()
@@ -85,10 +85,11 @@ def test_what_a_wide_interval_left_open_is_measured_again_with_more_time(
     def race(workloads, options, seconds, *, send) -> None:
         for item in workloads:
             send(Start(item.subject, AS_IS))
-            send(CandidateResult(item.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
+            send(CandidateResult(item.subject, AS_IS, Measurement.of_ratio(1.0, 1.0, 1.0, 1.0, 4)))
             for form in item.forms:
                 low, high = ends[form.spec]
-                send(CandidateResult(item.subject, form.spec, timed(1.0, low, high, 1.0, 4)))
+                measurement = Measurement.of_ratio(1.0, low, high, 1.0, 4)
+                send(CandidateResult(item.subject, form.spec, measurement))
 
     monkeypatch.setattr(bench_module, "race", race)
     for seconds in (10.0, 10 * MORE_TIME - 1, 10 * MORE_TIME):

@@ -85,7 +85,7 @@ def cluster() -> Iterator[LocalCluster]:
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Workers run `noted`, which writes here."""
-    monkeypatch.setattr(cluster_module, "measured", noted)
+    monkeypatch.setattr(cluster_module, "race_on_worker", noted)
     path = tmp_path / "log"
     path.touch()
     return path

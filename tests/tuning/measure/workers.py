@@ -14,7 +14,7 @@ import msgspec
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.tuning.measurement import AS_IS, SKIPPED, Measurement, lost, now, timed
+from widthfold_onnx.tuning.measurement import AS_IS, SKIPPED, Measurement, now
 from widthfold_onnx.tuning.successive_halving import CandidateResult, RaceOptions, Send, Start
 from widthfold_onnx.tuning.workloads import Workload
 
@@ -81,7 +81,8 @@ def quick(
             return
         for key in (AS_IS, *(form.spec for form in workload.forms)):
             send(Start(workload.subject, key))
-            send(CandidateResult(workload.subject, key, timed(1.0, 1.0, 1.0, 1e-3, 4)))
+            measurement = Measurement.of_ratio(1.0, 1.0, 1.0, 1e-3, 4)
+            send(CandidateResult(workload.subject, key, measurement))
 
 
 def falling(
@@ -91,7 +92,7 @@ def falling(
     for workload in workloads:
         quick([replace(workload, forms=())], options, seconds, send=send)
         for form, why in zip_longest(workload.forms, sorted(SKIPPED), fillvalue="no kernel"):
-            send(CandidateResult(workload.subject, form.spec, lost(why)))
+            send(CandidateResult(workload.subject, form.spec, Measurement.lost(why)))
 
 
 def meeting(
@@ -151,6 +152,6 @@ def slow_at_extended(
     model: Path, options: VerifyOptions, sizes: Sequence[Shapes]
 ) -> Iterator[list[Measurement]]:
     """Stands in for `ratio_of_levels`: a model that only level ALL suits."""
-    slower = timed(0.5, 0.5, 0.5, 2.0, 50)
+    slower = Measurement.of_ratio(0.5, 0.5, 0.5, 2.0, 50)
     slower = msgspec.structs.replace(slower, original_setting="all", setting="extended")
     yield from [[slower]] * len(sizes)

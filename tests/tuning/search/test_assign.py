@@ -16,7 +16,7 @@ from tests.tuning.workload.tool import layers_of
 from tests.tuning.world import World, enter
 from widthfold_onnx.tuning.bench import MIN_GAIN
 from widthfold_onnx.tuning.layers import Layers, Link, subject_inside
-from widthfold_onnx.tuning.measurement import AS_IS, Measurement, lost, now
+from widthfold_onnx.tuning.measurement import AS_IS, Measurement, now
 from widthfold_onnx.tuning.search.assign import assign, foresee
 from widthfold_onnx.tuning.successive_halving import Candidate
 from widthfold_onnx.tuning.workloads import PredictedForm
@@ -203,9 +203,8 @@ def test_forms_of_a_region_are_foreseen_though_they_look_slow_alone(
 def test_what_was_not_measured_or_lost_is_not_chosen(every: Layers) -> None:
     assert assign(every, lambda subject, candidate: None) == {}
     own = Measurement("ok", 1.0, 1.0, 1.0, 1.0, 4, "", now())
-    assert (
-        assign(every, lambda s, candidate: own if candidate == AS_IS else lost("it crashed")) == {}
-    )
+    crashed = Measurement.lost("it crashed")
+    assert assign(every, lambda s, candidate: own if candidate == AS_IS else crashed) == {}
     assert assign(Layers(), lambda subject, candidate: None) == {}
 
 

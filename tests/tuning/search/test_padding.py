@@ -22,7 +22,7 @@ from widthfold_onnx.options import (
 from widthfold_onnx.reports.described.layers import padding
 from widthfold_onnx.results import OptimizeReport, PaddedChannels
 from widthfold_onnx.rewrite.plan import Plan
-from widthfold_onnx.tuning.measurement import Measurement, lost, timed
+from widthfold_onnx.tuning.measurement import Measurement
 from widthfold_onnx.tuning.search.trials import Trials
 
 NET = """
@@ -112,7 +112,7 @@ def test_of_a_chain_without_which_the_model_does_not_run_nothing_is_known(
     without = Trials.without
 
     def failing(*args: object) -> list[Measurement | None]:
-        return [lost("out of memory"), *without(*args)[1:]]
+        return [Measurement.lost("out of memory"), *without(*args)[1:]]
 
     monkeypatch.setattr(Trials, "without", failing)
     found(model, monkeypatch, {"first 8": 2.0, "second 8": 1.0, "fourth 8": -1.0, "first 16": -5.0})
@@ -161,8 +161,11 @@ def test_a_multiple_of_the_caller_that_is_not_timed_says_so(
 def test_a_sure_gain_is_taken_before_a_larger_one_that_is_not(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gains = {4: timed(1.01, 0.98, 1.04, 1.0, 9), 8: timed(1.08, 1.05, 1.11, 1.0, 9)}
-    gains[16] = timed(1.20, 0.97, 1.48, 1.0, 9)
+    gains = {
+        4: Measurement.of_ratio(1.01, 0.98, 1.04, 1.0, 9),
+        8: Measurement.of_ratio(1.08, 1.05, 1.11, 1.0, 9),
+    }
+    gains[16] = Measurement.of_ratio(1.20, 0.97, 1.48, 1.0, 9)
     compare = Trials.compare
 
     def planted(trials: Trials, base: Plan, plan: Plan, seconds: float) -> Measurement | None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.small_models import build, save
 from tests.tuning.search.nets import ONE_AXIS, found
 from tests.tuning.world import World, doubled, enter, folded
-from widthfold_onnx.tuning.measurement import Measurement, lost, timed
+from widthfold_onnx.tuning.measurement import Measurement
 from widthfold_onnx.tuning.search.trials import gains_over_sizes, over_sizes
 
 OPEN = """
@@ -23,9 +23,9 @@ g (float[N,1,4,32] x) => (float[N,1,4,32] y) <float[2,1,1,3] w1, float[1,2,1,3] 
 }"""
 SMALL, LARGE = {"x": (1, 1, 4, 32)}, {"x": (6, 1, 4, 32)}
 FASTER, SLOWER, ALIKE = (
-    timed(1.2, 1.1, 1.3, 1.0, 9),
-    timed(0.8, 0.7, 0.9, 1.0, 9),
-    timed(1, 1, 1, 1, 9),
+    Measurement.of_ratio(1.2, 1.1, 1.3, 1.0, 9),
+    Measurement.of_ratio(0.8, 0.7, 0.9, 1.0, 9),
+    Measurement.of_ratio(1, 1, 1, 1, 9),
 )
 
 
@@ -103,7 +103,7 @@ def test_smaller_sizes_get_the_stored_final_alone(
         ([FASTER, ALIKE], FASTER),
         ([ALIKE, FASTER], FASTER),
         ([FASTER, SLOWER], SLOWER),
-        ([SLOWER, lost("it does not run")], SLOWER),
+        ([SLOWER, Measurement.lost("it does not run")], SLOWER),
         ([SLOWER, None], SLOWER),
         ([FASTER, None], None),
         ([FASTER], FASTER),
@@ -116,7 +116,7 @@ def test_the_first_size_decides_at_which_it_is_surely_slower(
 
 
 def test_a_model_that_stops_at_one_size_is_not_taken() -> None:
-    stopped = lost("it does not run")
+    stopped = Measurement.lost("it does not run")
     assert over_sizes([FASTER, stopped]) == stopped
     assert gains_over_sizes([FASTER, ALIKE])
     assert gains_over_sizes([None, None])

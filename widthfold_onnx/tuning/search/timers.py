@@ -35,7 +35,7 @@ from widthfold_onnx.runtime.settings import (
     settings_of,
     timed_rounds,
 )
-from widthfold_onnx.tuning.measurement import Measurement, measurement_of, timed
+from widthfold_onnx.tuning.measurement import Measurement
 
 Timer = Callable[..., Iterator[Sequence[Measurement | None]]]
 """A function that yields the measurements of its candidates by size; None for a candidate that an
@@ -68,7 +68,9 @@ def ratio_over_processes(
         outcome = contest(original, rewritten, options, shapes, decides=True, level=level)
         pairing, choice = outcome.pairing, outcome.choice
         seconds = float(np.median(pairing.samples[:, 1]))
-        measurement = timed(pairing.ratio, pairing.low, pairing.high, seconds, pairing.pairs)
+        measurement = Measurement.of_ratio(
+            pairing.ratio, pairing.low, pairing.high, seconds, pairing.pairs
+        )
         measurement = msgspec.structs.replace(measurement, control=pairing.control)
         yield [_at_settings(measurement, choice.settings, choice.advice)]
 
@@ -105,7 +107,7 @@ def ratio_in_process(
     """
     models = OpenModels.of((original, rewritten), options, level)
     for shapes in sizes:
-        setting_times = models.timed(shapes, CHOICE_SECONDS)
+        setting_times = models.setting_times(shapes, CHOICE_SECONDS)
         (measurement,) = ratios_in_turn(
             setting_times.best_sessions[::-1],
             setting_times.inputs,
@@ -150,7 +152,8 @@ def ratios_to(
         UnverifiedError: a model does not run.
     """
     seconds = options.time_budget * CHOICE_SHARE
-    setting_times = OpenModels.of([model], options, level).timed(sizes[0], seconds, kinds[0])
+    models = OpenModels.of([model], options, level)
+    setting_times = models.setting_times(sizes[0], seconds, kinds[0])
     (base,), (setting,) = setting_times.best_sessions, setting_times.best_settings
     sessions = [open_at(other, setting) for other in others]
 
@@ -241,7 +244,7 @@ def ratios_in_turn(
 
     times = timed_rounds(runs, clock_of(options), is_enough, earlier, is_warm=is_warm)
     own, *others = times.T
-    return [measurement_of(other, own) for other in others]
+    return [Measurement.of_times(other, own) for other in others]
 
 
 def is_look(count: int) -> bool:

@@ -29,7 +29,7 @@ from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning.bench import Bench, is_complete
 from widthfold_onnx.tuning.effort import Spending
 from widthfold_onnx.tuning.identity import canonical
-from widthfold_onnx.tuning.measurement import Measurement, lost
+from widthfold_onnx.tuning.measurement import Measurement
 from widthfold_onnx.tuning.search.context import SearchContext
 from widthfold_onnx.tuning.search.timers import (
     Timer,
@@ -107,7 +107,7 @@ class Trials:
         of_size = seconds / len(self._searched)
         candidate, plans = _candidate(base, plan, **self._conditions), (base, plan)
         timer = partial(ratio_in_process, level=self.level)
-        return over_sizes(self._timed(self._searched, candidate, timer, of_size, *plans))
+        return over_sizes(self._results(self._searched, candidate, timer, of_size, *plans))
 
     def without(
         self,
@@ -145,7 +145,7 @@ class Trials:
             arguments = self._file(plan), [self._file(parts[i]) for i in chunk], kinds
             share = len(chunk) / len(untimed)
             timer = partial(ratios_to, level=self.level)
-            return self._time(open_trials, timer, of_size, *arguments, share=share)
+            return self._run(open_trials, timer, of_size, *arguments, share=share)
 
         for start in range(0, len(untimed), MAX_MODELS_IN_MEMORY):
             chunk = untimed[start : start + MAX_MODELS_IN_MEMORY]
@@ -162,7 +162,7 @@ class Trials:
     def level_ratio(self, plan: Plan) -> Measurement | None:
         """Time one model on the CPU at the first size: at level ALL / at level EXTENDED."""
         candidate = canonical({"of": plan.digest, "than": Level.ALL, "is": Level.EXTENDED})
-        (measurement,) = self._timed([0], candidate, ratio_of_levels, self.spending.probe, plan)
+        (measurement,) = self._results([0], candidate, ratio_of_levels, self.spending.probe, plan)
         return measurement
 
     def final(self, plan: Plan) -> list[Measurement | None]:
@@ -180,7 +180,7 @@ class Trials:
         return [
             measurement
             for size in range(len(self.context.sizes))  # each by itself: one may crash
-            for measurement in self._timed([size], candidate, timer, seconds, *plans)
+            for measurement in self._results([size], candidate, timer, seconds, *plans)
         ]
 
     def stored_final(self, plan: Plan) -> Measurement | None:
@@ -203,7 +203,7 @@ class Trials:
         elements = [sum(map(math.prod, shapes.values())) for shapes in self.context.sizes]
         return [at for at, count in enumerate(elements) if at == 0 or count > elements[0]]
 
-    def _timed(
+    def _results(
         self,
         sizes: Sequence[int],
         candidate: str,
@@ -215,7 +215,7 @@ class Trials:
         open_sizes = self._open_sizes(candidate, seconds, sizes)
         if open_sizes:
             files = map(self._file, plans)
-            self._time([(candidate, open_sizes)], timer, seconds, *files)
+            self._run([(candidate, open_sizes)], timer, seconds, *files)
         return [self._measurement(size, candidate) for size in sizes]
 
     @property
@@ -243,7 +243,7 @@ class Trials:
                 break
         return open_sizes
 
-    def _time(
+    def _run(
         self,
         open_trials: Sequence[tuple[str, Sequence[int]]],
         timer: Timer,
@@ -294,7 +294,7 @@ class Trials:
             )
         except UnverifiedError as error:
             if remaining_sizes:  # at the first one of them
-                save([lost(str(error))] * len(open_trials))
+                save([Measurement.lost(str(error))] * len(open_trials))
             return False
         return True
 
