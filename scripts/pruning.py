@@ -26,10 +26,15 @@ from widthfold_onnx.rewrite.plan import EMPTY
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.runtime.inputs.sizes import provider_and_sizes
 from widthfold_onnx.tuning import successive_halving
-from widthfold_onnx.tuning.effort import SPENDING
+from widthfold_onnx.tuning.effort import SPENDING, RaceOptions
 from widthfold_onnx.tuning.layers import Layers
-from widthfold_onnx.tuning.measurement import AS_IS, NO_TIME, Measurement
-from widthfold_onnx.tuning.successive_halving import Candidate, CandidateResult
+from widthfold_onnx.tuning.measurement import (
+    AS_IS,
+    NO_TIME,
+    Candidate,
+    CandidateResult,
+    Measurement,
+)
 from widthfold_onnx.tuning.targets import load_target, usual
 
 FEW = SPENDING[Effort.THOROUGH].rungs[0].pairs
@@ -68,7 +73,7 @@ def raced(layers: Layers, seconds: float) -> dict[str, dict[Candidate, Measureme
             measurements[message.subject][message.candidate] = message.measurement
 
     how = SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH)
-    options = successive_halving.RaceOptions(how, FoldOptions())
+    options = RaceOptions(how, FoldOptions())
     successive_halving.race(list(layers.workloads.values()), options, seconds, send=keep)
     return measurements
 

@@ -22,11 +22,11 @@ from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning import store as store_module
-from widthfold_onnx.tuning.measurement import AS_IS, Measurement
+from widthfold_onnx.tuning.measurement import AS_IS, CandidateResult, Measurement
 from widthfold_onnx.tuning.search import context as context_module
 from widthfold_onnx.tuning.search import trials
 from widthfold_onnx.tuning.search.timers import ratio_in_process, ratio_of_levels, ratios_to
-from widthfold_onnx.tuning.successive_halving import CandidateResult, Start, race
+from widthfold_onnx.tuning.successive_halving import Start, race
 
 WHOLE = 10.0
 """Seconds that every model takes as it is."""

@@ -20,16 +20,17 @@ from widthfold_onnx.options import Progress, Step
 from widthfold_onnx.runtime.child import Child, isolated
 from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.system import memory_bytes
+from widthfold_onnx.tuning.effort import RaceOptions
 from widthfold_onnx.tuning.identity import setting_identity
-from widthfold_onnx.tuning.measurement import AS_IS, NO_TIME, Measurement
-from widthfold_onnx.tuning.store import Key, Store
-from widthfold_onnx.tuning.successive_halving import (
+from widthfold_onnx.tuning.measurement import (
+    AS_IS,
+    NO_TIME,
     Candidate,
     CandidateResult,
-    RaceOptions,
-    Start,
-    race,
+    Measurement,
 )
+from widthfold_onnx.tuning.store import Key, Store
+from widthfold_onnx.tuning.successive_halving import Start, race
 from widthfold_onnx.tuning.workloads import Workload
 
 

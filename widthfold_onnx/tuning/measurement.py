@@ -1,18 +1,22 @@
-"""Define a measurement of a candidate, as a run takes it and the store keeps it."""
+"""Define candidates, and their measurements as a run takes them and the store keeps them."""
 
 from __future__ import annotations
 
 import math
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 import msgspec
 import numpy as np
 
 from widthfold_onnx.results import Gain
+from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.runtime.clock import Times
 from widthfold_onnx.runtime.intervals import one_session
+
+Candidate = FormSpec | str
+"""A form of a layer; or, as text, the layer as it is or the models of a trial."""
 
 AS_IS = "as-is"
 """The candidate that is no other form: a layer as it is."""
@@ -110,6 +114,20 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def time(self) -> datetime:
         """The time of the measurement."""
         return datetime.fromisoformat(self.timestamp)
+
+
+class CandidateResult(NamedTuple):
+    """A candidate and its measurement.
+
+    Attributes:
+        subject: a layer, or a whole model.
+        candidate: one of its forms, or as it is; of a model two plans that were compared.
+        measurement: how fast it is, or why it is lost.
+    """
+
+    subject: str
+    candidate: Candidate
+    measurement: Measurement
 
 
 def now() -> str:

@@ -13,21 +13,26 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.runtime.clock import Run, Times, clock_of, in_turn
 from widthfold_onnx.runtime.kernels import operations
-from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import resolved
-from widthfold_onnx.runtime.settings import Setting, fixed_feeds, random_run
-from widthfold_onnx.tuning.effort import SPENDING, Spending
-from widthfold_onnx.tuning.measurement import ABSENT_FORM, AS_IS, NO_TIME, OUT_OF_REACH, Measurement
+from widthfold_onnx.runtime.settings import fixed_feeds, random_run
+from widthfold_onnx.tuning.effort import RaceOptions
+from widthfold_onnx.tuning.measurement import (
+    ABSENT_FORM,
+    AS_IS,
+    NO_TIME,
+    OUT_OF_REACH,
+    Candidate,
+    CandidateResult,
+    Measurement,
+)
 from widthfold_onnx.tuning.workloads import Workload, reformed
 
 HOPELESS_RATIO = 2.0
@@ -63,43 +68,6 @@ OPENING_SECONDS = 0.005
 
 FIRST_SHARE = 0.7
 """Share of a layer's time after which no further form starts; the first one always does."""
-
-
-Candidate = FormSpec | str
-"""A form of a layer; or, as text, the layer as it is or the models of a trial."""
-
-
-class CandidateResult(NamedTuple):
-    """A candidate and its measurement.
-
-    Attributes:
-        subject: a layer, or a whole model.
-        candidate: one of its forms, or as it is; of a model two plans that were compared.
-        measurement: how fast it is, or why it is lost.
-    """
-
-    subject: str
-    candidate: Candidate
-    measurement: Measurement
-
-
-@dataclass(frozen=True)
-class RaceOptions:
-    """The options of a race: how models run and how often, limits of forms, and the level."""
-
-    search_options: SearchOptions
-    fold_options: FoldOptions
-    level: Level = Level.ALL
-
-    @property
-    def setting(self) -> Setting:
-        """Return the setting of every session."""
-        return Setting(self.level, self.search_options)
-
-    @property
-    def spending(self) -> Spending:
-        """Return the seconds and runs of the effort."""
-        return SPENDING[self.search_options.effort]
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from tests.tuning.measure.races import OPTIONS, bench, kept, quiet, workload
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.bench import MORE_TIME, Bench, Budget
-from widthfold_onnx.tuning.measurement import AS_IS, NO_TIME, Measurement
+from widthfold_onnx.tuning.measurement import AS_IS, NO_TIME, CandidateResult, Measurement
 from widthfold_onnx.tuning.store import Store
-from widthfold_onnx.tuning.successive_halving import CandidateResult, Start
+from widthfold_onnx.tuning.successive_halving import Start
 
 # ---------------------------------------------------------------- what is known
 

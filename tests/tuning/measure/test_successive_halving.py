@@ -21,7 +21,7 @@ from widthfold_onnx.runtime.session import Port
 from widthfold_onnx.runtime.settings import Setting, fixed_feeds
 from widthfold_onnx.tuning import successive_halving
 from widthfold_onnx.tuning.bench import is_complete
-from widthfold_onnx.tuning.measurement import AS_IS, NO_TIME, SKIPPED, Measurement
+from widthfold_onnx.tuning.measurement import AS_IS, NO_TIME, SKIPPED, CandidateResult, Measurement
 from widthfold_onnx.tuning.successive_halving import (
     FIRST_PAIRS,
     FIRST_SHARE,
@@ -29,7 +29,6 @@ from widthfold_onnx.tuning.successive_halving import (
     HOPELESS_RATIO,
     PEAK_MARGIN,
     WARMUP_RUNS,
-    CandidateResult,
     Start,
     _need,
     out_of_reach,

@@ -16,9 +16,8 @@ from tests.tuning.workload.tool import layers_of
 from tests.tuning.world import World, enter
 from widthfold_onnx.tuning.bench import MIN_GAIN
 from widthfold_onnx.tuning.layers import Layers, Link, subject_inside
-from widthfold_onnx.tuning.measurement import AS_IS, Measurement, now
+from widthfold_onnx.tuning.measurement import AS_IS, Candidate, Measurement, now
 from widthfold_onnx.tuning.search.assign import assign, foresee
-from widthfold_onnx.tuning.successive_halving import Candidate
 from widthfold_onnx.tuning.workloads import PredictedForm
 
 RESIDUAL = """

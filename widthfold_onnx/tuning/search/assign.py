@@ -21,8 +21,7 @@ from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.tuning.bench import MIN_GAIN
 from widthfold_onnx.tuning.layers import Layers, Link, subject_inside
-from widthfold_onnx.tuning.measurement import AS_IS, Measurement
-from widthfold_onnx.tuning.successive_halving import Candidate
+from widthfold_onnx.tuning.measurement import AS_IS, Candidate, Measurement
 from widthfold_onnx.tuning.workloads import PredictedForm, Workload
 
 SOLVER_SECONDS = 10.0

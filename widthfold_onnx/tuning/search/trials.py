@@ -29,7 +29,7 @@ from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning.bench import Bench, is_complete
 from widthfold_onnx.tuning.effort import Spending
 from widthfold_onnx.tuning.identity import canonical
-from widthfold_onnx.tuning.measurement import Measurement
+from widthfold_onnx.tuning.measurement import CandidateResult, Measurement
 from widthfold_onnx.tuning.search.context import SearchContext
 from widthfold_onnx.tuning.search.timers import (
     Timer,
@@ -39,7 +39,6 @@ from widthfold_onnx.tuning.search.timers import (
     ratios_to,
     send_each,
 )
-from widthfold_onnx.tuning.successive_halving import CandidateResult
 
 HANG_SECONDS = 600.0
 """Seconds beyond the timing at one size after which a model counts as hung: some run for ten
