@@ -109,12 +109,12 @@ def test_a_chain_that_does_not_help_in_its_place_is_dropped(
 def test_of_a_chain_without_which_the_model_does_not_run_nothing_is_known(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without = Trials.without
+    ratios_to = Trials.ratios_to
 
     def failing(*args: object) -> list[Measurement | None]:
-        return [Measurement.lost("out of memory"), *without(*args)[1:]]
+        return [Measurement.lost("out of memory"), *ratios_to(*args)[1:]]
 
-    monkeypatch.setattr(Trials, "without", failing)
+    monkeypatch.setattr(Trials, "ratios_to", failing)
     found(model, monkeypatch, {"first 8": 2.0, "second 8": 1.0, "fourth 8": -1.0, "first 16": -5.0})
     assert widths(model.with_name("out.onnx")) == {"first 8", "second 8"}
 

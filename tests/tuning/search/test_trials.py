@@ -308,11 +308,11 @@ def test_parts_of_a_plan_are_timed_in_turn_with_it(
         model = save(chain(names), tmp_path / "chain.onnx")
         builder = Builder(model, store, sizes=({"v0": (1, 1, 4, 32)},))
         compared = builder.trials.compare(parts[0], every, 3.0)
-        measurement = builder.trials.without(every, parts, 4.0)
+        measurement = builder.trials.ratios_to(every, parts, 4.0)
         assert asked == [0, trials.MAX_MODELS_IN_MEMORY, 2]
         assert builder.trials.compare(parts[0], every, 3.0) == compared != measurement[0]
         assert measurement[1].ratio == pytest.approx(1 + 0.5 / (WHOLE - 0.5 * len(names)))
-        assert builder.trials.without(every, parts, 4.0) == measurement
+        assert builder.trials.ratios_to(every, parts, 4.0) == measurement
     assert len(asked) == 3
 
 
@@ -324,7 +324,7 @@ def test_trials_at_one_level_answer_for_no_others(model: Path, world: World) -> 
         for level in (Level.ALL, None, Level.ALL, None):
             timed = Builder(model, store, level=level).trials
             timed.compare(EMPTY, A, 3.0)
-            timed.without(B, [A], 3.0)
+            timed.ratios_to(B, [A], 3.0)
     assert world.levels == [
         (function, level)
         for level in (Level.ALL, None)
@@ -355,10 +355,10 @@ def test_what_is_complete_at_a_size_is_not_replaced_by_a_shorter_trial(
 ) -> None:
     with Store(None) as store:
         first = Builder(model, store, sizes=(FIRST,)).trials
-        before = first.without(B, [A], 9.0)
+        before = first.ratios_to(B, [A], 9.0)
         both = Builder(model, store, sizes=(FIRST, LARGER)).trials
-        assert None not in both.without(B, [A, EMPTY], 2.0)
-        assert first.without(B, [A], 9.0) == before
+        assert None not in both.ratios_to(B, [A, EMPTY], 2.0)
+        assert first.ratios_to(B, [A], 9.0) == before
         assert before[0].budget == 9.0
 
 
@@ -368,7 +368,7 @@ def test_of_parts_that_do_not_run_nothing_is_known_but_that(
     enter(monkeypatch, World(doubled, {"layer": math.nan, "other": 1.0}))
     with Store(None) as store:
         parts = [A, plan(overridable(), "other")]
-        measurement = Builder(model, store).trials.without(B, parts, 4.0)
+        measurement = Builder(model, store).trials.ratios_to(B, parts, 4.0)
     assert [entry.status for entry in measurement] == ["lost", "lost"]
 
 
@@ -377,7 +377,7 @@ def test_a_part_that_does_not_run_hides_no_other_one(
 ) -> None:
     enter(monkeypatch, World(doubled, {"layer": math.nan, "other": 3.0}))
     with Store(None) as store:
-        measurements = Builder(model, store).trials.without(
+        measurements = Builder(model, store).trials.ratios_to(
             plan(overridable(), "other"), [A, EMPTY], 4.0
         )
     assert [entry.status for entry in measurements] == ["lost", "ok"]

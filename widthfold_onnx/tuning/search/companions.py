@@ -67,7 +67,7 @@ def _alone(trials: Trials, draft: Plan, extension: Plan, rule: CompanionRule) ->
     if rule.branches and not trials.search_options.inputs:
         kinds.append(Distribution.SMOOTH)
     seconds = len(kinds) * trials.spending.probe
-    return _complete(trials.without(extension, [draft], seconds, kinds))
+    return _complete(trials.ratios_to(extension, [draft], seconds, kinds))
 
 
 def _between_lifted_layers(trials: Trials, draft: Plan, extension: Plan) -> list[Measurement]:

@@ -133,7 +133,7 @@ def _helping(trials: Trials, unpadded: Plan, best: TimedPadding) -> TimedPadding
     trials.on_progress(Step(f"timing the whole model without each of {len(chains)} padded chains"))
     remainders = [[chain for chain in chains if chain is not omitted] for omitted in chains]
     plans = [_with(trials.drafting, unpadded, remainder) for remainder in remainders]
-    measurements = trials.without(best.plan, plans, seconds)
+    measurements = trials.ratios_to(best.plan, plans, seconds)
     pairs = list(zip(chains, measurements, strict=True))
     slower = [c for c, trial in pairs if trial and trial.status == "ok" and trial.high < 1]
     helping = [chain for chain in chains if chain not in slower]

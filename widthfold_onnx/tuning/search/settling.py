@@ -111,7 +111,7 @@ def _helping(trials: Trials, level_search: LevelSearch, forms: Forms) -> Forms:
         return forms
     trials.on_progress(Step(f"timing the whole model without each of {len(forms)} folded layers"))
     plans = [level_search.plan(remainder) for remainder in remainders]
-    measurements = trials.without(level_search.plan(forms), plans, trials.spending.ablation)
+    measurements = trials.ratios_to(level_search.plan(forms), plans, trials.spending.ablation)
     group_trials = [
         (group, trial)
         for group, trial in zip(groups, measurements, strict=True)
@@ -126,7 +126,7 @@ def _helping(trials: Trials, level_search: LevelSearch, forms: Forms) -> Forms:
     if sure == helping or not (sure or level_search.draft.changes):
         return helping
     sure_plan, helping_plan = (level_search.plan(f) for f in (sure, helping))
-    (trial,) = trials.without(helping_plan, [sure_plan], trials.spending.trial)
+    (trial,) = trials.ratios_to(helping_plan, [sure_plan], trials.spending.trial)
     is_faster = trial is not None and trial.status == "ok" and trial.ratio < 1
     return sure if is_faster else helping
 

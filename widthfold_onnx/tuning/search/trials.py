@@ -108,51 +108,51 @@ class Trials:
         timer = partial(ratio_in_process, level=self.level)
         return over_sizes(self._results(self._searched, candidate, timer, of_size, *plans))
 
-    def without(
+    def ratios_to(
         self,
         plan: Plan,
-        parts: Sequence[Plan],
+        others: Sequence[Plan],
         seconds: float,
         kinds: Sequence[Distribution] = (Distribution.NORMAL,),
     ) -> list[Measurement | None]:
-        """Time models of parts of a plan in turn with the model of the plan, all at one setting.
+        """Time models of other plans in turn with the model of a plan, all at one setting.
 
         Args:
             plan: the plan.
-            parts: the plan without some of its changes, each.
-            seconds: time that timing may take, for all parts, kinds and sizes together.
+            others: such as the plan without some of its changes.
+            seconds: time that timing may take, for all others, kinds and sizes together.
             kinds: how random inputs are distributed, one after the other.
 
         Returns:
-            Time of each part / time of `plan`, as `compare` does: all parts on inputs of the first
-            kind, then on the next.
+            Time of each other / time of `plan`, as `compare` does: all others on inputs of the
+            first kind, then on the next.
         """
         candidates = [
-            [_candidate(part, plan, inputs=kind, **self._conditions) for part in parts]
+            [_candidate(other, plan, inputs=kind, **self._conditions) for other in others]
             for kind in kinds
         ]
         of_size = seconds / len(self._searched)
         open_sizes = [[self._open_sizes(c, of_size) for c in of_kind] for of_kind in candidates]
-        untimed = [i for i in range(len(parts)) if any(of_kind[i] for of_kind in open_sizes)]
+        untimed = [i for i in range(len(others)) if any(of_kind[i] for of_kind in open_sizes)]
 
-        def time_parts(chunk: Sequence[int]) -> bool:
+        def time_others(chunk: Sequence[int]) -> bool:
             open_trials = [
                 (candidates[kind][i], open_sizes[kind][i])
                 for kind in range(len(kinds))
                 for i in chunk
             ]
-            arguments = self._file(plan), [self._file(parts[i]) for i in chunk], kinds
+            arguments = self._file(plan), [self._file(others[i]) for i in chunk], kinds
             share = len(chunk) / len(untimed)
             timer = partial(ratios_to, level=self.level)
             return self._run(open_trials, timer, of_size, *arguments, share=share)
 
         for start in range(0, len(untimed), MAX_MODELS_IN_MEMORY):
             chunk = untimed[start : start + MAX_MODELS_IN_MEMORY]
-            has_lived = time_parts(chunk)
+            has_lived = time_others(chunk)
             if not has_lived and len(chunk) > 1:
                 # One of them may not run, or memory holds some of them only.
                 for number in chunk:
-                    time_parts([number])
+                    time_others([number])
         return [
             over_sizes([self._measurement(size, candidate) for size in self._searched])
             for candidate in chain.from_iterable(candidates)
