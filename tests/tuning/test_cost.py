@@ -15,7 +15,7 @@ from tests.folding import read
 from tests.small_models import STRIDED, build, conv, same
 from tests.tuning.workload.tool import workload_of
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.tuning.cost import Work, conv_seconds, layer_seconds
+from widthfold_onnx.tuning.cost import Work, kernel_seconds, layer_seconds
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.targets import Target, load_target, names
 from widthfold_onnx.tuning.workloads import ALIKE, Workload
@@ -111,7 +111,7 @@ def test_a_product_reads_a_weight_once_that_a_conv_reads_again() -> None:
         inputs=340 * 2049,
         outputs=340 * 4096,
     )
-    assert conv_seconds(replace(work, rank=1), CPU) > ALIKE * conv_seconds(work, CPU)
+    assert kernel_seconds(replace(work, rank=1), CPU) > ALIKE * kernel_seconds(work, CPU)
 
 
 def test_a_fold_that_moves_single_elements_is_predicted_to_lose() -> None:
@@ -194,7 +194,7 @@ TARGETS = st.sampled_from([load_target(name) for name in names()])
 
 @given(WORKS, TARGETS)
 def test_a_prediction_is_finite_and_above_the_bounds(work: Work, aim) -> None:
-    seconds = conv_seconds(work, aim)
+    seconds = kernel_seconds(work, aim)
     elements = work.inputs if work.transposed else work.outputs
     macs = elements // work.channels[not work.transposed] * math.prod(work.channels)
     macs = macs // work.group * work.taps
@@ -211,18 +211,18 @@ def test_more_positions_are_never_faster(work: Work, aim, more: int) -> None:
     larger = replace(
         work, inputs=work.inputs + more * inputs, outputs=work.outputs + more * outputs
     )
-    assert conv_seconds(larger, aim) >= conv_seconds(work, aim)
+    assert kernel_seconds(larger, aim) >= kernel_seconds(work, aim)
 
 
 @given(WORKS, TARGETS, st.integers(1, 100))
 def test_more_taps_are_never_faster(work: Work, aim, more: int) -> None:
-    assert conv_seconds(replace(work, taps=work.taps + more), aim) >= conv_seconds(work, aim)
+    assert kernel_seconds(replace(work, taps=work.taps + more), aim) >= kernel_seconds(work, aim)
 
 
 @given(WORKS, TARGETS, st.integers(2, 8))
 def test_wider_elements_are_never_faster(work: Work, aim, times: int) -> None:
     wider = replace(work, itemsize=work.itemsize * times)
-    assert conv_seconds(wider, aim) >= conv_seconds(work, aim)
+    assert kernel_seconds(wider, aim) >= kernel_seconds(work, aim)
 
 
 @given(
@@ -235,4 +235,4 @@ def test_a_better_device_is_never_slower(work: Work, aim, what: str, times: floa
     value = getattr(aim, what)
     faster = {k: v * times for k, v in value.items()} if what == "rate" else value * times
     better = msgspec.structs.replace(aim, **{what: faster})
-    assert conv_seconds(work, better) <= conv_seconds(work, aim)
+    assert kernel_seconds(work, better) <= kernel_seconds(work, aim)

@@ -1,16 +1,16 @@
-"""Predict how long a Conv takes on a target: a roofline with tiles, padding and copies.
+"""Predict how long a layer takes on a target: a roofline with tiles, padding and copies.
 
     kernel: max(multiply-adds in full tiles / rate, bytes / bandwidth)
     layer: kernel + staging + operators * launch
     form: Pad, Transposes -> layer -> Transposes, Slice, and operators no longer fused
 
-There are two kinds of kernels. A *blocked* one (NCHWc on the CPU, an implicit GEMM on tensor
-cores) computes whole tiles of output channels and keeps its tensors padded to blocks: staging
-copies the input into blocks, unless it may be read as it is, and the output out of them. A
-*lowered* one (the CPU at any other rank, groups that fit no block, ConvTranspose, and all kernels
-of 8-bit integers) multiplies columns (im2col, col2im): nothing is padded, but staging writes and
-reads every column, and a weight that the cache does not hold is read again and again. A product of
-matrices on the CPU is read as it is and computes whole tiles of output channels.
+There are three kinds of kernels. A *product* of matrices on the CPU reads its data as they are and
+computes whole tiles of output channels. A *blocked* kernel (NCHWc on the CPU, an implicit GEMM on
+tensor cores) computes such tiles, too, and keeps its tensors padded to blocks: staging copies the
+input into blocks, unless it may be read as it is, and the output out of them. A *lowered* kernel
+(the CPU at any other rank, groups that fit no block, ConvTranspose, and all Convs of 8-bit
+integers) multiplies columns (im2col, col2im): nothing is padded, but staging writes and reads every
+column, and a weight that the cache does not hold is read again and again.
 
 Everything is in seconds and bytes of one run, one core or one GPU, at the runtime's level ALL; a
 target without blocked kernels stands for EXTENDED. The predictions leave out fusions across layers
@@ -140,7 +140,7 @@ SHORT_RUN = 16
 """A Transpose on the CPU moves runs shorter than this element by element."""
 
 
-def conv_seconds(work: Work, target: Target) -> float:
+def kernel_seconds(work: Work, target: Target) -> float:
     """Return the predicted seconds of one kernel with its staging copies and its launch.
 
     It reads and returns tensors in the layout of the model.
@@ -204,7 +204,7 @@ EINSUM_MOVES = 1 / 3
 def layer_seconds(work: Work, target: Target) -> float:
     """Return the predicted seconds of a layer as it is, and of the operator behind it."""
     elements = work.inputs + work.outputs if work.reordered else 0
-    seconds = conv_seconds(work, target) + elements * EINSUM_MOVES * target.scatter
+    seconds = kernel_seconds(work, target) + elements * EINSUM_MOVES * target.scatter
     return seconds + _copy(work, target, 2 * work.outputs)
 
 
@@ -225,8 +225,9 @@ def form_seconds(work: Work, moves: Moves, form_work: Work, unfused: int, target
         copied += _copy(work, target, work.inputs + form_work.inputs)
     if form_work.outputs > work.outputs:
         copied += _copy(work, target, 2 * work.outputs)
-    copied += (unfused + 1) * _copy(work, target, 2 * work.outputs)
-    return conv_seconds(form_work, target) + copied
+    behind = unfused + 1  # one more stands behind every layer, as in `layer_seconds`
+    copied += behind * _copy(work, target, 2 * work.outputs)
+    return kernel_seconds(form_work, target) + copied
 
 
 def _moves(steps: Sequence[MoveOrSum], elements: int, work: Work, target: Target) -> float:

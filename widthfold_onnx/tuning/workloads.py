@@ -43,7 +43,7 @@ from widthfold_onnx.rules.form import Form, FormSpec
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.quantization import data_dequantizer, dequantizer
 from widthfold_onnx.rules.selection import preferred_form
-from widthfold_onnx.tuning.cost import Work, conv_seconds, form_seconds, layer_seconds
+from widthfold_onnx.tuning.cost import Work, form_seconds, kernel_seconds, layer_seconds
 from widthfold_onnx.tuning.identity import canonical
 from widthfold_onnx.tuning.targets import Target
 
@@ -246,7 +246,7 @@ class CutLayer:
                     predicted=form_seconds(work, moves, form_work, unfused, target),
                     input_layout=form.ends.input_layout,
                     output_layout=form.ends.output_layout,
-                    predicted_inside=conv_seconds(form_work, target),
+                    predicted_inside=kernel_seconds(form_work, target),
                 )
             )
         return Workload(
