@@ -282,7 +282,7 @@ class ClusterPool:
         Args:
             workloads: in the order in which they are measured.
             budget: the seconds to spend; starts of processes count, as workers start their own.
-            on_progress: gets a line of text now and then.
+            on_progress: gets a step now and then.
 
         Raises:
             UsageError: a worker has other versions than this process.

@@ -1,9 +1,10 @@
 """Race the forms of one layer against the layer as it is, in a child process.
 
 Successive halving: every form runs a few times in turn with the layer as it is, the better ones
-run more often. Pairs of neighbouring runs are compared, as in `runtime.clock`, so that a machine
-that slows down for a while slows both sides. A form does not run if its multiply-adds alone take
-longer than the layer as it is. They are counted at a rate that no layer reaches on this machine.
+run more often. Pairs of neighbouring runs are compared (`runtime.intervals.one_session`), so that a
+machine that slows down for a while slows both sides. A form does not run if its multiply-adds alone
+take longer than the layer as it is. They are counted at a rate that no layer reaches on this
+machine.
 """
 
 from __future__ import annotations

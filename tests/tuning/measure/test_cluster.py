@@ -92,7 +92,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def measured(
-    address: str, todo: list[Workload], say: Callable[[str], None] = lambda line: None
+    address: str, todo: list[Workload], say: Callable[[Step], None] = lambda step: None
 ) -> dict[Key, Measurement]:
     with Store(None) as store, Cluster(address, RuntimeOptions()) as machines:
         ClusterPool(machines, SMALL, FoldOptions(), store).measure(todo, Budget(50.0), say)
@@ -176,7 +176,7 @@ def test_every_kind_of_machine_measures_all_units(
     kinds = {"one": Place(Provider.CPU, "small"), "two": Place(Provider.CUDA, "large")}
     with Store(None) as store:
         pool = ClusterPool(Inside(kinds), SMALL, FoldOptions(), store)
-        pool.measure(workloads(log, 4), Budget(50.0), lambda line: None)
+        pool.measure(workloads(log, 4), Budget(50.0), lambda step: None)
         found = Counter(
             (key.machine, json.loads(key.setting)["provider"]) for key, _ in store.items()
         )
@@ -236,7 +236,7 @@ def test_an_interrupt_keeps_what_was_measured(
 ) -> None:
     todo = workloads(log, 9)
 
-    def interrupt(line: str) -> None:
+    def interrupt(step: Step) -> None:
         if len(runs(log)) >= 4:
             raise KeyboardInterrupt
 
@@ -255,7 +255,7 @@ def test_an_interrupt_keeps_what_was_measured(
 def test_no_time_no_measurement(cluster: LocalCluster, log: Path) -> None:
     with Store(None) as store, Cluster(cluster.scheduler_address, SMALL) as machines:
         ClusterPool(machines, SMALL, FoldOptions(), store).measure(
-            workloads(log, 2), Budget(0.0), lambda line: None
+            workloads(log, 2), Budget(0.0), lambda step: None
         )
         assert len(list(store.items())) == 0
     assert runs(log) == []
@@ -279,7 +279,7 @@ def test_workers_without_the_provider_are_named(
     with Store(None) as store, Cluster(cluster.scheduler_address, wrong) as bad:
         pool = ClusterPool(bad, SMALL, FoldOptions(), store)
         with pytest.raises(UnverifiedError, match="can measure: provider cpu takes no options"):
-            pool.measure(workloads(log, 1), Budget(50.0), lambda line: None)
+            pool.measure(workloads(log, 1), Budget(50.0), lambda step: None)
 
 
 def test_a_cluster_without_workers_is_not_waited_for_forever(
@@ -302,7 +302,7 @@ def test_a_scheduler_that_ends_meanwhile_is_no_fault_of_ours(
     monkeypatch.setattr(cluster_module, "ANSWER_SECONDS", 1.0)
     with running(n_workers=1, threads_per_worker=1) as started:
 
-        def end(line: str) -> None:
+        def end(step: Step) -> None:
             if runs(log):
                 started.close()
 
