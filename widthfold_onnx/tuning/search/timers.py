@@ -1,7 +1,8 @@
 """Time whole models against each other for the search, size by size, in a child process.
 
-A timer yields the results of each size as soon as it has them. But for the final trial, which is a
-contest (`runtime.contest`), each model has one session, or one at each setting, in one process.
+A timer yields the results of each size as soon as it has them. The final trial is a contest
+(`runtime.contest`). In every other trial each model has one session, or one at each setting, and
+all run in one process.
 """
 
 from __future__ import annotations
