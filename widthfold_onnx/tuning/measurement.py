@@ -1,21 +1,25 @@
-"""Define candidates, and their measurements as a run takes them and the store keeps them."""
+"""Define candidates, and their measurements as a run takes them and the store keeps them.
+
+`optimize` imports the store before it reads a model, so this module imports no library that takes
+long.
+"""
 
 from __future__ import annotations
 
 import math
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeAlias
 
 import msgspec
-import numpy as np
 
 from widthfold_onnx.results import Gain
-from widthfold_onnx.rules.form import FormSpec
-from widthfold_onnx.runtime.clock import Times
-from widthfold_onnx.runtime.intervals import one_session
 
-Candidate = FormSpec | str
+if TYPE_CHECKING:
+    from widthfold_onnx.rules.form import FormSpec
+    from widthfold_onnx.runtime.clock import Times
+
+Candidate: TypeAlias = "FormSpec | str"
 """A form of a layer; or, as text, the layer as it is or the models of a trial."""
 
 AS_IS = "as-is"
@@ -92,6 +96,10 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def of_times(cls, numerator: Times, denominator: Times) -> Self:
         """Return the measurement of numerator / denominator, of one session each, [pair]."""
+        import numpy as np
+
+        from widthfold_onnx.runtime.intervals import one_session
+
         ratio, low, high = map(math.exp, one_session(np.log(numerator / denominator)))
         return cls.of_ratio(ratio, low, high, float(np.median(denominator)), len(denominator))
 
