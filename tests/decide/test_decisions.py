@@ -76,3 +76,14 @@ def test_a_plan_has_the_layers_with_a_form_sorted_by_name(model: onnx.ModelProto
     assert layer_plans(decisions_of(reading, OPTIONS, lambda layer: LATER)) == []
     drafting = Drafting(model, None, OPTIONS)
     assert drafting.plan(EMPTY, choose) == plan
+
+
+def test_the_plan_that_changes_nothing_freezes_nothing() -> None:
+    model = build(NET)
+    model.graph.input.extend(
+        onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims)
+        for t in model.graph.initializer
+    )
+    drafting = Drafting(model, None, FoldOptions(factor=4, freeze_weights=True))
+    assert drafting.base_plan.frozen == ("v", "w")
+    assert not drafting.unchanged.changes

@@ -85,6 +85,15 @@ def test_zeros_of_padding_are_refused_where_an_inf_must_stay(tmp_path: Path) -> 
     assert kept.reason == "zeros of the padding make NaN of an Inf (--nonfinite refuse)"
 
 
+def test_a_model_that_contains_folds_reports_no_padding(tmp_path: Path) -> None:
+    path, folded = tmp_path / "model.onnx", tmp_path / "folded.onnx"
+    path.write_bytes(build(UNPADDABLE).SerializeToString())
+    report = optimize(path, folded, FoldOptions(factor=4), None)
+    assert report.summary.folded
+    padded = FoldOptions(factor=4, pad_channels=8)
+    assert optimize(folded, tmp_path / "out.onnx", padded, None).padding is None
+
+
 def test_channels_of_which_none_can_be_padded_say_why(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(build(UNPADDABLE).SerializeToString())

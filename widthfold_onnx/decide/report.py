@@ -46,7 +46,6 @@ STATUSES = ("folded", "kept", "refused")
 NOT_PLANNED = "not-planned"
 """Code of a layer that a plan does not name."""
 
-
 KEPT = frozenset(
     {
         *(Code.ALREADY_FOLDED, Code.NOT_SELECTED, Code.SATURATES),

@@ -79,11 +79,11 @@ class Child:
     @contextlib.contextmanager
     def process(self) -> Iterator[_Process]:
         """Yield the waiting process, or a new one; end it if the block raises an error."""
-        if self._waiting is not None and not self._waiting.answers():
-            self.end()  # it died after its last task
-        if self._waiting is None:
-            self._waiting = self._resources.enter_context(_new_process())
         try:
+            if self._waiting is not None and not self._waiting.answers():
+                self.end()  # it died after its last task
+            if self._waiting is None:
+                self._waiting = self._resources.enter_context(_new_process())
             yield self._waiting
         except BaseException:
             self.end()

@@ -52,14 +52,20 @@ def runtime() -> Any:
 
 
 def runtime_version() -> str:
-    """Return the version of ONNX Runtime, "" if it is not installed; it is not imported.
+    """Return the version of ONNX Runtime, "" if it is not installed.
 
-    A dozen packages install the module, some under versions of their own, so its text tells.
+    A dozen packages install the module, some under versions of their own, so its text tells. It is
+    imported only if its text does not.
+
+    Raises:
+        UnverifiedError: its text does not tell, and it cannot be imported.
     """
     spec = importlib.util.find_spec("onnxruntime")
-    text = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+    if spec is None or spec.origin is None:
+        return ""
+    text = Path(spec.origin).read_text(encoding="utf-8")
     line = re.search(r"""^__version__ = ["'](.+)["']""", text, re.MULTILINE)
-    return line[1] if line else ""
+    return line[1] if line else str(runtime().__version__)
 
 
 def quiet_options(entries: Mapping[str, str]) -> Any:

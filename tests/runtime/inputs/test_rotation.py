@@ -91,3 +91,5 @@ def test_stored_sets_of_other_shapes_take_no_turn(monkeypatch, tmp_path):
     )
     assert [item["x"].tolist() for item in sets] == [[[0.0] * 4], [[2.0] * 4]] * 2
     assert len({item["x"].ctypes.data for item in sets}) == 4  # one buffer would stay in the cache
+    many = VerifyOptions(inputs=(paths[0], paths[2]) * 3)
+    assert len(input_sets._stored(Open(Machine({}), 0, "", ""), many, None)) == 6, "no copies"

@@ -18,6 +18,8 @@ def test_the_version_of_the_runtime_is_its_own_whatever_package_installed_it(mon
     monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     assert library.runtime_version() == "1.24.1"
+    module.write_text("__version__ = read_version()\n")
+    assert library.runtime_version() == library.runtime().__version__, "its text does not tell"
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert library.runtime_version() == ""
 

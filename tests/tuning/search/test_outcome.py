@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.folding import optimize
+from tests.small_models import build, save
 from tests.tuning.search.nets import ALL, found, status
 from tests.tuning.workload.tool import search_text
 from tests.tuning.world import World, doubled, enter
+from widthfold_onnx.options import FoldOptions, SearchOptions
 
 
 def test_where_nothing_ran_the_report_says_so(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,3 +53,28 @@ def test_what_was_not_measured_in_time_is_not_called_known(model: Path) -> None:
     assert "3 layers left to measure" in search_text(report.search)
     ran = [site for site in report.sites if site.gain is not None]
     assert len(ran) <= 1, "the first layer alone races when no time is left"
+
+
+def test_a_form_that_one_of_two_equal_layers_does_not_allow_is_the_others_alone(
+    tmp_path: Path,
+) -> None:
+    """Both run at the same sizes, and the extents of one are open."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1,1,256,256] x, float[1,1,H,W] z) => (float[1,4,256,256] a, float[1,4,H,W] b)
+    <float[4,1,3,3] v, float[4,1,3,3] w>
+    { [fixed] a = Conv <pads = [1,1,1,1]> (x, v)
+      [open] b = Conv <pads = [1,1,1,1]> (z, w) }"""
+    model = save(build(text), tmp_path / "model.onnx")
+    shape = (1, 1, 256, 256)
+    report = optimize(
+        model,
+        tmp_path / "out.onnx",
+        FoldOptions(input_shapes={"x": shape, "z": shape}),
+        None,
+        SearchOptions(measure=False, target="cpu-avx512"),
+    )
+    assert {site.node: site.status for site in report.sites} == {
+        "fixed": "folded",
+        "open": "refused",
+    }
+    assert report.search.accepted

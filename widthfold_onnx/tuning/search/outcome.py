@@ -9,7 +9,7 @@ from functools import partial
 
 import msgspec
 
-from widthfold_onnx.decide.decisions import Decision, decisions_of
+from widthfold_onnx.decide.decisions import Decision, decisions_of, layer_plans
 from widthfold_onnx.decide.hints import Hints, runnable_sizes
 from widthfold_onnx.decide.report import DecidedPlan, Outcomes, site_report
 from widthfold_onnx.options import Shapes
@@ -77,8 +77,11 @@ class SearchOutcome:
         assumed = assumption_report(
             ports_of(trials.loaded.proto), options.input_shapes, trials.context.sizes
         )
-        outcomes = Outcomes(sites, companions, padding, self._report(), assumed)
-        return DecidedPlan(self._with_origin(decisions), reading, outcomes)
+        # Layers of one subject share a form, which the open extents of one of them may not allow.
+        plan = self.plan.with_layers(layer_plans(decisions))
+        search = self._report(accepted=plan.changes)
+        outcomes = Outcomes(sites, companions, padding, search, assumed)
+        return DecidedPlan(self._with_origin(plan, decisions), reading, outcomes)
 
     def _choose(self, layer: Layer) -> Form | Refusal:
         """Return the form of a layer, or the reason why it has none."""
@@ -109,13 +112,13 @@ class SearchOutcome:
         best = self.level_search.best(subject)
         return None if best is None else best[1]
 
-    def _with_origin(self, decisions: Sequence[Decision]) -> Plan:
-        """Return the plan with its origin, and with the gains of its layers."""
+    def _with_origin(self, plan: Plan, decisions: Sequence[Decision]) -> Plan:
+        """Return the plan of decisions with its origin, and with the gains of its layers."""
         options, context = self.trials.search_options, self.trials.context
-        planned, final = {layer.name for layer in self.plan.layers}, self.finals[0]
+        planned, final = {layer.name for layer in plan.layers}, self.finals[0]
         gains = {d.name: self._gain(d.layer) for d in decisions if d.name in planned}
         return msgspec.structs.replace(
-            self.plan,
+            plan,
             origin=Origin(
                 widthfold=version("widthfold-onnx"),
                 decision="measured" if options.measure else "predicted",
@@ -138,10 +141,9 @@ class SearchOutcome:
             ),
         )
 
-    def _report(self) -> SearchReport:
-        """Return the figures of the search."""
+    def _report(self, *, accepted: bool) -> SearchReport:
+        """Return the figures of the search; `accepted` tells whether the plan changes the model."""
         options, context, races = self.trials.search_options, self.trials.context, self.races
-        accepted = self.plan.changes
         final, workloads = self.finals[0], self.level_search.layers.workloads
         best = [self.level_search.best(subject) for subject in workloads]
         last = final or races.drafted
