@@ -1,6 +1,6 @@
 """Report what a plan does to a model: to every layer, region and companion.
 
-`Outcomes` are the lines of the report, and a `DecidedPlan` is a plan with its outcomes.
+`Outcomes` are lines of the report. A `DecidedPlan` is a plan with its outcomes.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ NOT_PROVED = Refusal(
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The outcomes of a plan, as the report shows them.
+    """The outcomes of a plan, as lines of the report.
 
     Attributes:
         sites: of each layer.
         companions: of each companion that matches a node.
-        padding: of padded channels; None if none could be padded.
+        padding: of padded channels; None where none were to be padded, or the model contains folds.
         search: the figures of the search; None at a fixed factor.
         assumed: sizes that were assumed; None where nothing was left open, or nothing was run.
     """

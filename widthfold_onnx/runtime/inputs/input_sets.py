@@ -145,11 +145,12 @@ INPUT_SETS = (4, 64)
 """Fewest and most input sets that take turns; as many as together exceed the last cache."""
 
 DRAWN_ELEMENTS = 1 << 20
-"""Elements of random sets that are drawn, beyond the fewest sets; the others are copies of these.
+"""Most elements that are drawn for random sets, if the fewest sets have no more. All further sets
+are copies.
 
-Drawing takes 12 ns an element, a copy 1.5 ns (Xeon at 2.6 GHz): 64 sets of 1.2 million elements
-took 1.1 s, and take 0.2 s so. Small sets all differ, as a processor could learn the branches of
-short runs.
+Drawing takes 12 ns an element, a copy 1.5 ns (Xeon at 2.6 GHz). With copies 64 sets of 1.2 million
+elements took 0.2 s, all drawn 1.1 s. Small sets all differ, as a processor could learn the branches
+of short runs.
 """
 
 GPU_CACHE = 64 << 20
