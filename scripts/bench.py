@@ -108,8 +108,9 @@ def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, lis
     shapes = SHAPES.get(model.stem, {})
     timing = VerifyOptions(
         seeds=1,
-        exact=False,
-        thorough=False,
+        proof=False,
+        varied_inputs=False,
+        truth_budget=0.0,
         threads=search.threads,
         time_budget=budget,
         input_shapes=(shapes,),
@@ -122,7 +123,7 @@ def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, lis
             options = FoldOptions(factor=factor, input_shapes=(shapes,))
             out = Path(folder) / f"{factor}.onnx"
             try:
-                report, _ = optimize(model, out, options, search_options=search)
+                report, _ = optimize(load(model), out, options, search_options=search)
                 row = msgspec.structs.replace(row, layers=len(report.sites))
                 counts = report.summary
                 changed = counts.folded + counts.exchanged + counts.padded
@@ -152,7 +153,7 @@ def timed(model: Path, out: Path, changed: int | None, options: VerifyOptions) -
     """Time a model with so many changed nodes against the original; None: the model is wrong."""
     if not changed:
         return Cell(note="did not pass" if changed is None else "as it is")
-    timing = verify(model, out, options).timing
+    timing = verify(load(model), out, options).timing
     if timing is None:
         return Cell(folded=changed, note="not timed")
     return Cell(

@@ -30,6 +30,7 @@ import onnx
 from benchmark.history import Commit
 from onnx import TensorProto, helper, numpy_helper
 
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Provider, RuntimeOptions, VerifyOptions
 from widthfold_onnx.pipeline import verify
 from widthfold_onnx.runtime.clock import alternate
@@ -73,7 +74,12 @@ def main() -> None:
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     code = str(Commit.of(ROOT))
     options = VerifyOptions(
-        provider=Provider.CPU, seeds=1, exact=False, thorough=False, time_budget=arguments.budget
+        provider=Provider.CPU,
+        seeds=1,
+        proof=False,
+        varied_inputs=False,
+        truth_budget=0.0,
+        time_budget=arguments.budget,
     )
     models = [model for model in arguments.models or MODELS if model.is_file()]
     with busy_core(arguments.busy), tempfile.TemporaryDirectory() as folder:
@@ -108,7 +114,7 @@ def busy_core(is_busy: bool) -> Iterator[None]:
 def compare(model: Path, other: Path, options: VerifyOptions) -> dict[str, Any]:
     """Verify the files if they are equal, else only time them."""
     if model.read_bytes() == other.read_bytes():
-        timing = verify(model, other, options).timing
+        timing = verify(load(model), other, options).timing
         assert timing is not None
         figures = (timing.speedup, timing.low, timing.high, timing.control)
         verdict = timing.verdict

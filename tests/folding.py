@@ -13,10 +13,11 @@ from widthfold_onnx.decide.decisions import Choose, decisions_of
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.model.check import check_model
 from widthfold_onnx.model.document import Document
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Companion, FoldOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.results import OptimizeReport, SiteReport
+from widthfold_onnx.results import InspectReport, OptimizeReport, SiteReport, VerifyReport
 from widthfold_onnx.rewrite.exchange import Match, exchanged, find_matches
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rewrite.rewriting import Rewriting
@@ -65,6 +66,16 @@ def rewritten(model: onnx.ModelProto, options: FoldOptions, choose: Choose) -> o
     return rewriting(read(model, options), options, choose).carry_out()
 
 
-def optimize(*arguments: Any, **options: Any) -> OptimizeReport:
-    """Return the report of `pipeline.optimize`."""
-    return pipeline.optimize(*arguments, **options).report
+def optimize(model: Path, *arguments: Any, **options: Any) -> OptimizeReport:
+    """Return the report of `pipeline.optimize` for a file."""
+    return pipeline.optimize(load(model), *arguments, **options).report
+
+
+def verify(original: Path, *arguments: Any, **options: Any) -> VerifyReport:
+    """Return the report of `pipeline.verify` for two files."""
+    return pipeline.verify(load(original), *arguments, **options)
+
+
+def inspect(model: Path, *arguments: Any) -> InspectReport:
+    """Return the report of `pipeline.inspect` for a file."""
+    return pipeline.inspect(load(model), *arguments)

@@ -9,21 +9,21 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-import msgspec
 import onnx
 
 from widthfold_onnx import pipeline
-from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
+from widthfold_onnx.errors import CheckFailedError, UsageError
 from widthfold_onnx.interop import ModelHandle, handle_of
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.proto.walk import copy_of
 from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import (
     DEFAULT_FACTOR,
-    PROVING,
+    DELIVERY,
     FoldOptions,
     FormName,
     Progress,
@@ -44,9 +44,7 @@ from widthfold_onnx.options.keywords import (
     options_from,
 )
 from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
-from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text
 from widthfold_onnx.rewrite.plan import Plan, read_plan
-from widthfold_onnx.rewrite.reading import Reading
 
 RUN_ONLY = ("seeds", "rtol", "atol", "inputs", "value")
 """Keywords of a comparison on the runtime: a model in memory at a fixed factor has none."""
@@ -103,17 +101,23 @@ def optimize(
     check_keywords("optimize", keywords, OptimizeKeywords)
     fold_options = options_from(FoldOptions, keywords)
     handle = handle_of(model)
-    in_memory = fold_options.fixed_factor is not None and out is None
-    if in_memory:
-        _check_unused(RUN_ONLY, keywords, "compares a model that is written to `out`")
-        result = _fixed(handle, fold_options, no_verify=no_verify, keywords=keywords)
-        is_refused = require_fold and not result.plan.changes
-        return replace(result, model=None) if is_refused else result
-    verify_options = None if no_verify else _prove_only(keywords)
     search_options = options_from(SearchOptions, keywords)
+    if fold_options.fixed_factor is not None and out is None:
+        _check_unused(RUN_ONLY, keywords, "compares a model that is written to `out`")
+        proto, (report, plan) = pipeline.optimize_in_memory(
+            handle.proto,
+            handle.folder,
+            handle.name,
+            fold_options,
+            search_options,
+            no_verify=no_verify,
+        )
+        is_refused = require_fold and not plan.changes
+        return Result(None if is_refused else handle.give(proto), plan, report)
+    verify_options = None if no_verify else _delivery_options(keywords)
     with _files(handle, out) as (source, target):
         report, plan = pipeline.optimize(
-            source,
+            load(source),
             target,
             fold_options,
             verify_options,
@@ -178,7 +182,7 @@ def plan(model: Any, *, on_progress: Progress = silent, **keywords: Unpack[PlanK
     search_options = options_from(SearchOptions, keywords)
     with _files(handle_of(model), None) as (source, _):
         fold_options = options_from(FoldOptions, keywords)
-        return pipeline.decide(source, fold_options, search_options, on_progress=on_progress)
+        return pipeline.decide(load(source), fold_options, search_options, on_progress=on_progress)
 
 
 def apply(
@@ -215,13 +219,14 @@ def apply(
     if out is None:
         plan = plan if isinstance(plan, Plan) else read_plan(plan)
         _check_unused(CheckKeywords.__annotations__, keywords, "compares a file written to `out`")
-        fitted_plan = fit(Reading.of(handle.proto, handle.folder, plan), plan)
-        if fitted_plan.misfits and not partial:
-            raise CheckFailedError(misfit_text(fitted_plan.misfits))
-        return handle.give(_carry_out(handle, fitted_plan, no_verify=no_verify))
-    verify_options = None if no_verify else _prove_only(keywords)
+        new_model = pipeline.apply_in_memory(
+            handle.proto, handle.folder, plan, partial=partial, no_verify=no_verify
+        )
+        return handle.give(new_model)
+    plan = plan if isinstance(plan, Plan) else Path(plan)
+    verify_options = None if no_verify else _delivery_options(keywords)
     with _files(handle, out) as (source, target):
-        report, _ = pipeline.apply(source, plan, target, verify_options, partial=partial)
+        report, _ = pipeline.apply(load(source), plan, target, verify_options, partial=partial)
     check_written(report)
     return target
 
@@ -255,7 +260,7 @@ def verify(
         _files(handle_of(original), None) as (first, _),
         _files(handle_of(rewritten), None) as (second, _),
     ):
-        return pipeline.verify(first, second, options, on_progress=on_progress)
+        return pipeline.verify(load(first), second, options, on_progress=on_progress)
 
 
 def inspect(model: Any, **keywords: Unpack[InspectKeywords]) -> InspectReport:
@@ -274,7 +279,7 @@ def inspect(model: Any, **keywords: Unpack[InspectKeywords]) -> InspectReport:
     options = options_from(FoldOptions, keywords, **_default_factor(keywords))
     runtime_options = options_from(RuntimeOptions, keywords)
     with _files(handle_of(model), None) as (source, _):
-        return pipeline.inspect(source, options, runtime_options)
+        return pipeline.inspect(load(source), options, runtime_options)
 
 
 def tune(
@@ -325,61 +330,16 @@ def check_written(report: OptimizeReport) -> None:
     raise CheckFailedError("; ".join(f"{site.node}: {site.reason}" for site in misfits))
 
 
-def _fixed(
-    handle: ModelHandle, options: FoldOptions, *, no_verify: bool, keywords: Mapping[str, Any]
-) -> Result:
-    """Fold a model in memory at a fixed factor."""
-    from widthfold_onnx.decide.fixed import decide_fixed, decide_layout
-    from widthfold_onnx.decide.report import optimize_report
-
-    options = decide_layout(options, options_from(SearchOptions, keywords))
-    decided_plan = decide_fixed(handle.proto, handle.folder, options)
-    fitted_plan = decided_plan.fit()
-    size, outcomes = handle.proto.ByteSize(), decided_plan.outcomes
-    report = optimize_report(handle.name, size, fitted_plan, outcomes)
-    new_model = _carry_out(handle, fitted_plan, no_verify=no_verify)
-    summary = msgspec.structs.replace(report.summary, bytes_after=new_model.ByteSize())
-    report = msgspec.structs.replace(report, summary=summary)
-    return Result(handle.give(new_model), decided_plan.plan, report)
-
-
-def _carry_out(handle: ModelHandle, fitted_plan: FittedPlan, *, no_verify: bool) -> onnx.ModelProto:
-    """Carry out a plan on a model in memory, and prove the result equal.
-
-    Raises:
-        CheckFailedError: the result is not equal.
-        UnverifiedError: the result cannot be shown to be equal.
-    """
-    from widthfold_onnx.evidence.proof.compare import proof_report
-    from widthfold_onnx.evidence.proof.program import program
-    from widthfold_onnx.model.proto.walk import frozen
-
-    plan = fitted_plan.plan
-    if not plan.changes:
-        return handle.proto
-    new_model = fitted_plan.rewriting.carry_out()
-    if no_verify:
-        return new_model
-    original = frozen(handle.proto) if plan.frozen else handle.proto
-    old, new = (program(proto, handle.folder) for proto in (original, new_model))
-    proof = proof_report(old, new, plan.sizes, {})
-    if proof.verdict == "different":
-        raise CheckFailedError(f"proof: different: {proof.reason}")
-    if proof.verdict != "equal":
-        raise UnverifiedError(f"proof: {proof.verdict}: {proof.reason}")
-    return new_model
-
-
 def _default_factor(keywords: Mapping[str, Any]) -> FoldKeywords:
     """Return the keyword of the factor by default; strides alone have no factor."""
     return {} if keywords.get("form") == FormName.STRIDES else {"factor": DEFAULT_FACTOR}
 
 
-def _prove_only(keywords: Mapping[str, Any]) -> VerifyOptions:
-    """Return the options with which a written model is verified."""
+def _delivery_options(keywords: Mapping[str, Any]) -> VerifyOptions:
+    """Return the options with which a model is verified that was just folded."""
     names = CheckKeywords.__annotations__
     values = {name: value for name, value in keywords.items() if name in names}
-    return options_from(VerifyOptions, values, **PROVING)
+    return options_from(VerifyOptions, values, **DELIVERY)
 
 
 def _check_unused(names: Collection[str], keywords: Mapping[str, Any], purpose: str) -> None:

@@ -17,8 +17,9 @@ from olive.passes.pass_config import BasePassConfig, PassConfigParam  # noqa: TI
 
 from widthfold_onnx.api import check_written
 from widthfold_onnx.errors import WidthfoldError
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import (
-    PROVING,
+    DELIVERY,
     FoldOptions,
     Provider,
     SearchOptions,
@@ -98,13 +99,13 @@ class WidthFold(Pass):  # type: ignore[misc] # mypy does not read Olive
 def _fold(model: Path, out: Path, options: dict[str, Any]) -> OptimizeReport:
     """Fold a file into another one, or copy it where nothing folds, and print the report."""
     fold, search = options_from(FoldOptions, options), options_from(SearchOptions, options)
-    verify = search.to(VerifyOptions, inputs=search.inputs, **PROVING)
+    verify = search.to(VerifyOptions, inputs=search.inputs, **DELIVERY)
     log = get_olive_logger()
 
     def say(step: Step) -> None:
         log.debug("widthfold: %s", step.text)
 
-    report, _ = optimize(model, out, fold, verify, search, on_progress=say)
+    report, _ = optimize(load(model), out, fold, verify, search, on_progress=say)
     show(described(report))
     check_written(report)
     return report

@@ -1,8 +1,4 @@
-"""Run the steps of the commands on files; `tuning.tune` has the steps of `tune`.
-
-A command checks its files before it imports the rest of the package: a file that is no model is
-refused in a tenth of the time that the imports take.
-"""
+"""Run the steps of the commands on models that were read; `tuning.tune` has the steps of `tune`."""
 
 from __future__ import annotations
 
@@ -10,17 +6,28 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+import onnx
 
-from widthfold_onnx.errors import UsageError
+from widthfold_onnx.decide.fixed import decide_fixed, decide_layout
+from widthfold_onnx.decide.hints import runnable_sizes
+from widthfold_onnx.decide.report import DecidedPlan, Outcomes, applied_outcomes, optimize_report
+from widthfold_onnx.decide.survey import survey
+from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
+from widthfold_onnx.evidence.proof.compare import proof_report
+from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.saturation import may_saturate, usable_forms
 from widthfold_onnx.evidence.verification import verify_files
 from widthfold_onnx.model.atomic import check_target
 from widthfold_onnx.model.loader import LoadedModel, load
+from widthfold_onnx.model.messages import NodeName
+from widthfold_onnx.model.proto.walk import frozen
+from widthfold_onnx.model.writer import copy_model, write_model
 from widthfold_onnx.options import (
     ANY_SIZE,
-    PROVING,
+    DELIVERY,
     FoldOptions,
     Progress,
     RuntimeOptions,
@@ -29,19 +36,23 @@ from widthfold_onnx.options import (
     VerifyOptions,
     silent,
 )
-from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
-
-if TYPE_CHECKING:
-    from widthfold_onnx.decide.report import DecidedPlan
-    from widthfold_onnx.model.messages import NodeName
-    from widthfold_onnx.refusal import Refusal
-    from widthfold_onnx.rewrite.fit import FittedPlan
-    from widthfold_onnx.rewrite.plan import Plan
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.results import InspectReport, OptimizeReport, Proof, VerifyReport
+from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text
+from widthfold_onnx.rewrite.plan import Plan, read_plan
+from widthfold_onnx.rewrite.reading import Reading
+from widthfold_onnx.runtime.environment import other_runtime
+from widthfold_onnx.runtime.inputs.cases import cases, reported, with_cases
+from widthfold_onnx.runtime.inputs.recorded import stored_sizes
+from widthfold_onnx.runtime.session import ports_of
+from widthfold_onnx.tuning.search.search import search
+from widthfold_onnx.tuning.store import Store
 
 SizedOptions = TypeVar("SizedOptions", FoldOptions, VerifyOptions)
 
 BY_DEFAULT = SearchOptions()
-PROVE_ONLY = VerifyOptions(**PROVING)
+DELIVERY_OPTIONS = VerifyOptions(**DELIVERY)
+BRANCHES = ("then_branch", "else_branch")
 
 
 class CommandResult(NamedTuple):
@@ -52,10 +63,10 @@ class CommandResult(NamedTuple):
 
 
 def optimize(
-    model: Path | str,
-    out: Path | str | None,
+    loaded: LoadedModel,
+    out: Path | None,
     options: FoldOptions,
-    verify_options: VerifyOptions | None = PROVE_ONLY,
+    verify_options: VerifyOptions | None = DELIVERY_OPTIONS,
     search_options: SearchOptions = BY_DEFAULT,
     *,
     require_fold: bool = False,
@@ -64,7 +75,7 @@ def optimize(
     """Fold the layers where it pays, or at a fixed factor every layer that the rules allow.
 
     Args:
-        model: the model file; it is never changed.
+        loaded: the model; its file is never changed.
         out: where the result goes, replaced in one step and only after it passed verification;
             None plans only. If nothing is folded it becomes a copy, byte for byte.
         options: which layers, how far, in which form.
@@ -84,46 +95,86 @@ def optimize(
         InvalidModelError: the model is broken or not supported.
         UnverifiedError: nothing can be measured, for want of a runtime or of usable inputs.
     """
-    on_progress(Step("reading the model"))
-    model, out = Path(model), None if out is None else Path(out)
-    loaded = load(model)
     options = with_stored_sizes(options, search_options.inputs, loaded)
-    protected = _protected_files(loaded)
     exclusions: Mapping[NodeName, Refusal] = {}
     if out is not None:  # before minutes of measuring
-        check_target(out, protected)
+        check_target(out, loaded.files)
         if verify_options is not None and options.fixed_factor is None:
-            options, exclusions = _usable_forms(loaded, options, verify_options, on_progress)
+            options, exclusions = _without_saturating_forms(
+                loaded, options, verify_options, on_progress
+            )
     decided_plan = _decide_plan(loaded, options, search_options, on_progress)
     decided_plan = decided_plan.with_refusals(exclusions)
-    from widthfold_onnx.decide.report import optimize_report
-    from widthfold_onnx.runtime.inputs.cases import cases, reported
+    values = reported(cases(loaded.proto, search_options.values))
+    while True:
+        plan, fitted_plan = decided_plan.plan, decided_plan.fit()
+        report = _report(loaded, fitted_plan, decided_plan.outcomes, values=values)
+        if out is None or (require_fold and not plan.changes):
+            return CommandResult(report, plan)
+        report = _deliver(
+            loaded,
+            fitted_plan,
+            report,
+            out,
+            verify_options,
+            may_be_unrun=options.fixed_factor is not None,
+            on_progress=on_progress,
+        )
+        checks = report.verification
+        failed_proof = None if report.written or checks is None else checks.proof
+        unproved = _unproved_layers(fitted_plan, failed_proof)
+        if not unproved:
+            return CommandResult(report, plan)
+        on_progress(Step(f"leaving out {len(unproved)} folds whose guards cannot be proved"))
+        decided_plan = decided_plan.without_unproved(unproved, loaded.proto, loaded.folder)
 
-    size, values = model.stat().st_size, reported(cases(loaded.proto, search_options.values))
-    deliver = functools.partial(
-        _deliver,
-        loaded,
-        verify_options=verify_options,
-        may_be_unrun=options.fixed_factor is not None,
-        protected=protected,
-        on_progress=on_progress,
-    )
+
+def optimize_in_memory(
+    model: onnx.ModelProto,
+    folder: Path | None,
+    name: str,
+    options: FoldOptions,
+    runtime_options: RuntimeOptions,
+    *,
+    no_verify: bool = False,
+) -> tuple[onnx.ModelProto, CommandResult]:
+    """Fold every layer of a model that the rules allow, and prove the result; run nothing.
+
+    Args:
+        model: a checked model; it stays as it is.
+        folder: where its external data lies.
+        name: its name in the report.
+        options: which layers, by which factor, in which form.
+        runtime_options: where the model will run, which decides the layout.
+        no_verify: do not prove the result.
+
+    Returns:
+        The new model, or `model` itself if nothing is changed; the outcome of every layer, and the
+        plan.
+
+    Raises:
+        UsageError: no factor is given, or an option does not fit.
+        InvalidModelError: the graph library cannot read the model.
+        CheckFailedError: the result is not equal.
+        UnverifiedError: the result cannot be shown to be equal.
+    """
+    decided_plan = decide_fixed(model, folder, decide_layout(options, runtime_options))
     while True:
         fitted_plan = decided_plan.fit()
-        report = optimize_report(model.name, size, fitted_plan, decided_plan.outcomes)
-        report = msgspec.structs.replace(report, values=values)
-        if out is None or (require_fold and not decided_plan.plan.changes):
-            return CommandResult(report, decided_plan.plan)
-        report = deliver(fitted_plan, report, out)
-        layers = _unproved_layers(fitted_plan, report)
-        if not layers:
-            return CommandResult(report, decided_plan.plan)
-        on_progress(Step(f"leaving out {len(layers)} folds whose guards cannot be proved"))
-        decided_plan = decided_plan.without_unproved(layers, loaded.proto, loaded.folder)
+        report = optimize_report(name, model.ByteSize(), fitted_plan, decided_plan.outcomes)
+        new_model, proof = _carry_out(model, folder, fitted_plan, no_verify=no_verify)
+        unproved = _unproved_layers(fitted_plan, proof)
+        if not unproved:
+            break
+        decided_plan = decided_plan.without_unproved(unproved, model, folder)
+    _require_equal(proof)
+    summary = msgspec.structs.replace(report.summary, bytes_after=new_model.ByteSize())
+    report = msgspec.structs.replace(report, summary=summary)
+    return new_model, CommandResult(report, decided_plan.plan)
 
 
 def decide(
-    model: Path | str,
+    loaded: LoadedModel,
     options: FoldOptions,
     search_options: SearchOptions = BY_DEFAULT,
     *,
@@ -136,16 +187,15 @@ def decide(
         InvalidModelError: the model is broken or not supported.
         UnverifiedError: nothing can be measured, for want of a runtime or of usable inputs.
     """
-    loaded = load(Path(model))
     options = with_stored_sizes(options, search_options.inputs, loaded)
     return _decide_plan(loaded, options, search_options, on_progress).plan
 
 
 def apply(
-    model: Path | str,
-    plan: Path | str | Plan,
-    out: Path | str | None,
-    verify_options: VerifyOptions | None = PROVE_ONLY,
+    loaded: LoadedModel,
+    plan: Path | Plan,
+    out: Path | None,
+    verify_options: VerifyOptions | None = DELIVERY_OPTIONS,
     *,
     partial: bool = False,
     on_progress: Progress = silent,
@@ -153,7 +203,7 @@ def apply(
     """Carry out a plan on a model; measure nothing.
 
     Args:
-        model: the model file; it is never changed.
+        loaded: the model; its file is never changed.
         plan: the plan, or its file.
         out: where the result goes, as for `optimize`; None reports what would be done.
         verify_options: how the result is verified; None writes it unverified.
@@ -169,44 +219,64 @@ def apply(
         InvalidModelError: the model is broken or not supported.
         CheckFailedError: the model contains folds, or a size of the plan does not fit an input.
     """
-    from widthfold_onnx.decide.report import applied_outcomes, optimize_report
-    from widthfold_onnx.rewrite.fit import fit
-    from widthfold_onnx.rewrite.plan import Plan, read_plan
-    from widthfold_onnx.rewrite.reading import Reading
-    from widthfold_onnx.runtime.environment import other_runtime
-
-    model, out = Path(model), None if out is None else Path(out)
-    sources = [] if isinstance(plan, Plan) else [Path(plan)]
-    plan = plan if isinstance(plan, Plan) else read_plan(plan)
-    on_progress(Step("reading the model"))
-    loaded = load(model)
-    protected = [*sources, *_protected_files(loaded)]
+    plan_files = [plan] if isinstance(plan, Path) else []
+    plan = read_plan(plan) if isinstance(plan, Path) else plan
     if out is not None:
-        check_target(out, protected)
+        check_target(out, [*plan_files, *loaded.files])
     on_progress(Step("applying the plan"))
     fitted_plan = fit(Reading.of(loaded.proto, loaded.folder, plan), plan)
-    size = model.stat().st_size
     outcomes = applied_outcomes(fitted_plan, plan)
-    report = optimize_report(model.name, size, fitted_plan, outcomes)
-    report = msgspec.structs.replace(report, note=other_runtime(plan.runtime))
-    if out is None or (fitted_plan.misfits and not partial):
-        return CommandResult(report, fitted_plan.plan)
-    report = _deliver(
-        loaded,
-        fitted_plan,
-        report,
-        out,
-        verify_options,
-        may_be_unrun=True,
-        protected=protected,
-        on_progress=on_progress,
-    )
+    report = _report(loaded, fitted_plan, outcomes, note=other_runtime(plan.runtime))
+    if out is not None and (partial or not fitted_plan.misfits):
+        report = _deliver(
+            loaded,
+            fitted_plan,
+            report,
+            out,
+            verify_options,
+            may_be_unrun=True,
+            plan_files=plan_files,
+            on_progress=on_progress,
+        )
     return CommandResult(report, fitted_plan.plan)
 
 
+def apply_in_memory(
+    model: onnx.ModelProto,
+    folder: Path | None,
+    plan: Plan,
+    *,
+    partial: bool = False,
+    no_verify: bool = False,
+) -> onnx.ModelProto:
+    """Carry out a plan on a model in memory, and prove the result; measure and run nothing.
+
+    Args:
+        model: a checked model; it stays as it is.
+        folder: where its external data lies.
+        plan: the plan.
+        partial: leave out what does not fit the model.
+        no_verify: do not prove the result.
+
+    Returns:
+        The new model, or `model` itself if nothing is changed.
+
+    Raises:
+        InvalidModelError: the graph library cannot read the model.
+        CheckFailedError: a part of the plan does not fit, or the result is not equal.
+        UnverifiedError: the result cannot be shown to be equal.
+    """
+    fitted_plan = fit(Reading.of(model, folder, plan), plan)
+    if fitted_plan.misfits and not partial:
+        raise CheckFailedError(misfit_text(fitted_plan.misfits))
+    new_model, proof = _carry_out(model, folder, fitted_plan, no_verify=no_verify)
+    _require_equal(proof)
+    return new_model
+
+
 def verify(
-    original: Path | str,
-    rewritten: Path | str,
+    original: LoadedModel,
+    rewritten: Path,
     options: VerifyOptions,
     *,
     on_progress: Progress = silent,
@@ -215,7 +285,7 @@ def verify(
 
     Args:
         original: the model before.
-        rewritten: the model after.
+        rewritten: file of the model after.
         options: inputs, tolerances, provider and the checks to run.
         on_progress: called with every step.
 
@@ -226,18 +296,17 @@ def verify(
         UsageError: a path, an input, a shape or an option of the provider that does not fit.
         InvalidModelError: a file that is no model.
     """
-    loaded = load(Path(original))
-    options = with_stored_sizes(options, options.inputs, loaded)
-    return verify_files(loaded, Path(rewritten), options, on_progress)
+    options = with_stored_sizes(options, options.inputs, original)
+    return verify_files(original, rewritten, options, on_progress)
 
 
 def inspect(
-    model: Path | str, options: FoldOptions, runtime_options: RuntimeOptions | None = None
+    loaded: LoadedModel, options: FoldOptions, runtime_options: RuntimeOptions | None = None
 ) -> InspectReport:
     """List every site with its shapes, cost, legal forms and refusals.
 
     Args:
-        model: the model file.
+        loaded: the model.
         options: as for `optimize`.
         runtime_options: values of its inputs.
 
@@ -250,26 +319,21 @@ def inspect(
             "inspect measures nothing and shows the forms of one factor: give a number; what auto "
             "takes is shown by `optimize MODEL`"
         )
-    loaded = load(Path(model))
-    from widthfold_onnx.decide.survey import survey
-    from widthfold_onnx.runtime.inputs.cases import cases
-
     values = cases(loaded.proto, (runtime_options or RuntimeOptions()).values)
     return survey(loaded, options, options.fixed_factor, values)
 
 
-def _unproved_layers(fitted_plan: FittedPlan, report: OptimizeReport) -> set[NodeName]:
-    """Return the layers in a branch that the proof reached at no extents; empty if OUT was written.
+def _unproved_layers(fitted_plan: FittedPlan, proof: Proof | None) -> set[NodeName]:
+    """Return the layers whose folded branch the proof computed at no extents.
 
     The branch is of the layers' guard, or of an If around them.
     """
-    checks = report.verification
-    if report.written is not None or checks is None or checks.proof is None:
+    if proof is None:
         return set()
-    guarded, unseen = fitted_plan.rewriting.guarded(), checks.proof.unseen
-    bodies = [f"/{name}/{place}/" for name in unseen for place in ("then_branch", "else_branch")]
+    guarded = fitted_plan.rewriting.guarded()
+    bodies = [f"/{name}/{place}/" for name in proof.unseen for place in BRANCHES]
     names = [layer.name for layer in fitted_plan.plan.layers]
-    return {name for value in unseen for name in guarded.get(value, ())} | {
+    return {name for value in proof.unseen for name in guarded.get(value, ())} | {
         name for name in names if any(body in f"/{name.graph}/" for body in bodies)
     }
 
@@ -284,9 +348,6 @@ def with_stored_sizes(
     """
     if not inputs or options.input_shapes != ANY_SIZE:
         return options
-    from widthfold_onnx.runtime.inputs.recorded import stored_sizes
-    from widthfold_onnx.runtime.session import ports_of
-
     return replace(options, input_shapes=stored_sizes(inputs, ports_of(loaded.proto)))
 
 
@@ -297,12 +358,6 @@ def _decide_plan(
     on_progress: Progress,
 ) -> DecidedPlan:
     """Decide the plan of a model, by measurement or at a fixed factor."""
-    from widthfold_onnx.decide.fixed import decide_fixed, decide_layout
-    from widthfold_onnx.decide.hints import runnable_sizes
-    from widthfold_onnx.runtime.inputs.cases import with_cases
-    from widthfold_onnx.tuning.search.search import search
-    from widthfold_onnx.tuning.store import Store
-
     options = decide_layout(options, search_options)
     on_progress(Step("planning"))
     search_options = with_cases(search_options, loaded.proto)
@@ -313,7 +368,7 @@ def _decide_plan(
     return decide_fixed(loaded.proto, loaded.folder, options, runs)
 
 
-def _usable_forms(
+def _without_saturating_forms(
     loaded: LoadedModel,
     options: FoldOptions,
     verify_options: VerifyOptions,
@@ -322,15 +377,12 @@ def _usable_forms(
     """Check that a model can be judged, and leave out forms that saturate further than it does.
 
     Returns:
-        The options of the other forms, and why layers have none.
+        The options without these forms; the layers that are left with none, with the reason.
 
     Raises:
         UnverifiedError: the model does not run, or not twice alike.
         UsageError: stored inputs or shapes that do not fit it.
     """
-    from widthfold_onnx.evidence.saturation import may_saturate, usable_forms
-    from widthfold_onnx.runtime.inputs.cases import with_cases
-
     on_progress(Step("running the model as its values are judged"))
     run_options = with_cases(
         replace(verify_options, input_shapes=options.input_shapes), loaded.proto
@@ -341,11 +393,45 @@ def _usable_forms(
     return usable_forms(loaded, options, run_options)
 
 
-def _protected_files(loaded: LoadedModel) -> list[Path]:
-    """Return the files of a model, which must stay as they are."""
-    from widthfold_onnx.model.proto.tensors import data_files
+def _report(
+    loaded: LoadedModel, fitted_plan: FittedPlan, outcomes: Outcomes, **facts: Any
+) -> OptimizeReport:
+    """Return the report of a command before anything is written, with further facts by field."""
+    size = loaded.path.stat().st_size
+    report = optimize_report(loaded.path.name, size, fitted_plan, outcomes)
+    return msgspec.structs.replace(report, **facts)
 
-    return [loaded.path, *data_files(loaded.proto, loaded.folder)]
+
+def _carry_out(
+    model: onnx.ModelProto, folder: Path | None, fitted_plan: FittedPlan, *, no_verify: bool
+) -> tuple[onnx.ModelProto, Proof | None]:
+    """Carry out a plan on a model in memory, and compare the result with it.
+
+    Returns:
+        The new model, or `model` itself if nothing is changed; the proof, None without one.
+    """
+    plan = fitted_plan.plan
+    if not plan.changes:
+        return model, None
+    new_model = fitted_plan.rewriting.carry_out()
+    if no_verify:
+        return new_model, None
+    original = frozen(model) if plan.frozen else model
+    old, new = (program(proto, folder) for proto in (original, new_model))
+    return new_model, proof_report(old, new, plan.sizes, {})
+
+
+def _require_equal(proof: Proof | None) -> None:
+    """Check the proof of a result, if it was proved.
+
+    Raises:
+        CheckFailedError: the result is not equal.
+        UnverifiedError: the result cannot be shown to be equal.
+    """
+    if proof is None or proof.verdict == "equal":
+        return
+    message = f"proof: {proof.verdict}: {proof.reason}"
+    raise CheckFailedError(message) if proof.verdict == "different" else UnverifiedError(message)
 
 
 def _deliver(
@@ -356,7 +442,7 @@ def _deliver(
     verify_options: VerifyOptions | None,
     *,
     may_be_unrun: bool,
-    protected: Sequence[Path],
+    plan_files: Sequence[Path] = (),
     on_progress: Progress,
 ) -> OptimizeReport:
     """Carry out a plan, replace `out` if the result passes, and return the full report.
@@ -368,7 +454,7 @@ def _deliver(
         out: where the result goes; a copy of the model where nothing is changed.
         verify_options: how the result is verified; None writes it unverified.
         may_be_unrun: whether a model that cannot be run is written.
-        protected: files of the model, which must not be overwritten.
+        plan_files: files of the plan, which must not be overwritten.
         on_progress: called with every step.
 
     Raises:
@@ -376,8 +462,6 @@ def _deliver(
         InvalidModelError: the result is no model that could be read again.
         UnverifiedError: no statement is possible without a runtime.
     """
-    from widthfold_onnx.model.writer import copy_model, write_model
-
     plan, rewriting = fitted_plan.plan, fitted_plan.rewriting
     if not plan.changes:
         copy_model(loaded.path, out, proto=loaded.proto)
@@ -399,7 +483,7 @@ def _deliver(
         out,
         source_folder=loaded.folder,
         accepts=accepts,
-        protected=protected,
+        protected=[*plan_files, *loaded.files],
         externalize=rewriting.document.external_names,
     )
     report = msgspec.structs.replace(report, verification=verification)

@@ -12,11 +12,10 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.cli.tool import widthfold
-from tests.folding import fold_model, optimize
+from tests.folding import fold_model, optimize, verify
 from widthfold_onnx.errors import NoKernelError
 from widthfold_onnx.evidence.integers import EXACT_BELOW
 from widthfold_onnx.options import FoldOptions, SearchOptions, VerifyOptions
-from widthfold_onnx.pipeline import verify
 from widthfold_onnx.runtime.session import open_session
 
 RNG = np.random.default_rng(17)

@@ -14,17 +14,17 @@ from onnx import TensorProto, numpy_helper
 from tests.evidence.compared import compare_models
 from tests.evidence.parity.alternating import FURTHER, VALUES, alternating, alternating_floats
 from tests.evidence.parity.original_runs import planted_runs
-from tests.folding import fold_model, optimize
+from tests.folding import fold_model, optimize, verify
 from tests.lacking import refuses_signed_convs
 from tests.rewrite.quantized.models import rounding
 from tests.small_models import MODELS
+from widthfold_onnx import pipeline
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence import saturation
 from widthfold_onnx.evidence.saturation import compare_as_deployed, may_saturate, usable_forms
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.model.messages import NodeName
-from widthfold_onnx.options import AxisName, FoldOptions, Layout, Provider, VerifyOptions
-from widthfold_onnx.pipeline import verify
+from widthfold_onnx.options import DELIVERY, AxisName, FoldOptions, Layout, Provider, VerifyOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.runtime.inputs.recorded import InputSet
@@ -32,9 +32,7 @@ from widthfold_onnx.runtime.kernels import u8s8_error
 from widthfold_onnx.runtime.providers import PRECISION
 
 SATURATES = "this CPU's 8-bit kernels saturate (no VNNI)"
-EXACT = VerifyOptions(
-    provider=Provider.CPU, thorough=False, timing=False, session_options={PRECISION: "1"}
-)
+EXACT = VerifyOptions(provider=Provider.CPU, **DELIVERY, session_options={PRECISION: "1"})
 
 
 def pair(model: onnx.ModelProto, folder: Path, factor: int = 2) -> tuple[Path, Path]:
@@ -320,7 +318,7 @@ def test_where_every_fold_saturates_further_the_model_is_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, out = loaded(alternating_floats(), tmp_path), tmp_path / "out.onnx"
-    monkeypatch.setattr(saturation, "may_saturate", lambda *arguments: True)
+    monkeypatch.setattr(pipeline, "may_saturate", lambda *arguments: True)
     if not u8s8_error():
         assert usable_forms(model, ANY, VALUES) == (ANY, {})
         bad = [FURTHER, "this CPU's 8-bit kernels saturate (no VNNI)"]

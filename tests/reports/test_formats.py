@@ -10,12 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from tests.cli.tool import schema_of
-from tests.folding import optimize
+from tests.folding import inspect, optimize, verify
 from tests.reports.sample import HOSTILE, failing, hostile, passing
 from tests.small_models import MODELS
 from widthfold_onnx import UsageError
 from widthfold_onnx.options import FoldOptions, VerifyOptions
-from widthfold_onnx.pipeline import inspect, verify
 from widthfold_onnx.reports import formats
 from widthfold_onnx.reports.formats import SUFFIXES, Destinations, Format, render, write_report
 from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport

@@ -7,10 +7,10 @@ import re
 import pytest
 from msgspec.structs import replace
 
+from tests.folding import inspect
 from tests.reports.sample import HOSTILE, failing, hostile, output, passing
 from tests.small_models import MODELS
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.pipeline import inspect
 from widthfold_onnx.reports.markdown import LIMIT, code, render
 
 ENTITY = re.compile(r"&#\d+;")

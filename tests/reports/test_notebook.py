@@ -7,13 +7,12 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from tests.folding import optimize
+from tests.folding import inspect, optimize
 from tests.reports.page import Page
 from tests.reports.sample import failing, hostile, passing
 from tests.small_models import MODELS
 from widthfold_onnx import OptimizeReport
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.pipeline import inspect
 from widthfold_onnx.reports import html
 from widthfold_onnx.results import Gain, SearchReport, TunedModel, TuneReport
 

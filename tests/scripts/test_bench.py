@@ -148,6 +148,7 @@ def test_a_model_changed_in_one_way_alone_is_timed(
     def timed(model: Path, out: Path, changed: int | None, options: object):
         return report.Cell(note="faster", folded=changed)
 
+    monkeypatch.setattr(bench, "load", lambda model: None)
     monkeypatch.setattr(bench, "optimize", optimize)
     monkeypatch.setattr(bench, "timed", timed)
     monkeypatch.setattr(bench, "pad_channels", lambda *args: 0)

@@ -8,11 +8,10 @@ import onnx
 import pytest
 from onnx import parser
 
-from tests.folding import optimize
+from tests.folding import optimize, verify
 from tests.shared import SHARED
 from widthfold_onnx.evidence.runs import all_windows_fit
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
-from widthfold_onnx.pipeline import verify
 
 SWIFT = SHARED / "published" / "swift-f0__model_0.3.0.onnx"
 PITCH = SHARED / "models" / "basic-pitch__nmp.onnx"

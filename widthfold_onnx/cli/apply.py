@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from widthfold_onnx.cli.common import MODEL, Sectioned, guarded, leave, progress
-from widthfold_onnx.cli.optimize import TO_PROVE, leave_unwritten
-from widthfold_onnx.cli.options import VERIFYING, options_of, report_arguments
+from widthfold_onnx.cli.common import MODEL, Sectioned, guarded, leave, progress, read
+from widthfold_onnx.cli.optimize import leave_unwritten
+from widthfold_onnx.cli.options import delivery_options, report_arguments
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.reports.formats import Destinations
@@ -26,7 +26,7 @@ from widthfold_onnx.results import MISFIT, OptimizeReport
     help="Leave out the parts of PLAN that do not fit MODEL. Default: write nothing and exit 1.",
 )
 @click.option("--no-verify", is_flag=True, help="Write the result unverified.")
-@options_of("verify_options", VerifyOptions, VERIFYING, TO_PROVE)
+@delivery_options
 @report_arguments
 def apply_command(
     model: Path,
@@ -43,12 +43,13 @@ def apply_command(
     been trained again: its layers need the same names and the same structure, their weights may
     differ. Without OUT nothing is written.
     """
-    from widthfold_onnx.pipeline import apply
-
     destinations.check(OptimizeReport, [model, plan, *([out] if out else [])])
     with progress() as on_progress:
+        loaded = read(model, on_progress)
+        from widthfold_onnx.pipeline import apply
+
         result, _ = apply(
-            model,
+            loaded,
             plan,
             out,
             None if no_verify else verify_options,

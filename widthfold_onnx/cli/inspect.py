@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from widthfold_onnx.cli.common import MODEL, Sectioned, guarded
+from widthfold_onnx.cli.common import MODEL, Sectioned, guarded, read
 from widthfold_onnx.cli.options import VALUE, fold_options, options_of, report_arguments
 from widthfold_onnx.options import DEFAULT_FACTOR, FoldOptions, RuntimeOptions
 from widthfold_onnx.reports.formats import Destinations
@@ -27,8 +27,9 @@ def inspect_command(
     Shows shapes, channels and cost of every layer that could be folded, its cheapest fold, or why
     there is none; with --details the cheapest fold of each axis. Measures nothing.
     """
+    destinations.check(InspectReport, [model])
+    loaded = read(model)
     from widthfold_onnx.pipeline import inspect
 
-    destinations.check(InspectReport, [model])
-    result = inspect(model, fold, runtime_options)
+    result = inspect(loaded, fold, runtime_options)
     destinations.deliver(result, model)

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
-from widthfold_onnx.cli.common import INTERRUPTED, MODEL, Sectioned, guarded, leave, progress
+from widthfold_onnx.cli.common import INTERRUPTED, MODEL, Sectioned, guarded, leave, progress, read
 from widthfold_onnx.cli.options import (
     SEARCHING,
-    VERIFYING,
     Help,
+    delivery_options,
     fold_options,
-    make_verify_options,
     options_of,
     report_arguments,
 )
 from widthfold_onnx.errors import CheckFailedError, NothingFoldedError
-from widthfold_onnx.options import PROVING, FoldOptions, Provider, SearchOptions, VerifyOptions
+from widthfold_onnx.options import FoldOptions, Provider, SearchOptions, VerifyOptions
 from widthfold_onnx.reports.described.layers import changes
 from widthfold_onnx.reports.formats import Destinations
 from widthfold_onnx.reports.words import kinds
@@ -36,7 +34,6 @@ PREDICTING: Help = {
     "--no-measure": "Measure nothing: decide by the store, else fold where at least 1.25x is "
     "predicted.",
 }
-TO_PROVE = partial(make_verify_options, **PROVING)
 
 
 @click.command("optimize", cls=Sectioned)
@@ -59,7 +56,7 @@ TO_PROVE = partial(make_verify_options, **PROVING)
     help="Write what was done as a plan, which `widthfold apply` carries out on MODEL when it was "
     "trained again, without measuring.",
 )
-@options_of("verify_options", VerifyOptions, VERIFYING, TO_PROVE)
+@delivery_options
 @report_arguments
 def optimize_command(
     model: Path,
@@ -85,7 +82,6 @@ def optimize_command(
     nothing was folded, it is a copy of MODEL.
     """
     from widthfold_onnx.model.atomic import check_own_target
-    from widthfold_onnx.pipeline import optimize
     from widthfold_onnx.tuning.store import default_path
     from widthfold_onnx.tuning.targets import load_target
 
@@ -96,8 +92,11 @@ def optimize_command(
     if save_plan is not None:
         check_own_target(save_plan, files, "plan")
     with progress() as on_progress:
+        loaded = read(model, on_progress)
+        from widthfold_onnx.pipeline import optimize
+
         result, plan = optimize(
-            model,
+            loaded,
             None if check else out,
             fold,
             None if no_verify else verify_options,

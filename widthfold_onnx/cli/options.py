@@ -18,6 +18,7 @@ import click
 from click.core import ParameterSource
 
 from widthfold_onnx.options import (
+    DELIVERY,
     AxisName,
     FoldOptions,
     FormName,
@@ -361,6 +362,11 @@ def make_verify_options(
     tolerances = Tolerance(rtol=default_rtol, atol=atol, per_output=bounds)
     return VerifyOptions(tolerance=tolerances, **others)
 
+
+delivery_options = options_of(
+    "verify_options", VerifyOptions, VERIFYING, functools.partial(make_verify_options, **DELIVERY)
+)
+"""Adds the options with which a model is verified before it is written, as `verify_options`."""
 
 FILES: Help = {
     "--report FILE": {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from widthfold_onnx.cli.common import MODEL, guarded, leave
+from widthfold_onnx.cli.common import MODEL, guarded, leave, read
 from widthfold_onnx.cli.options import fold_options
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.options import DEFAULT_FACTOR, FoldOptions
@@ -28,7 +28,7 @@ def precommit_command(models: tuple[Path, ...], fold: FoldOptions) -> None:
 
     findings = []
     for model in models:
-        counts = optimize(model, None, fold, None).report.summary
+        counts = optimize(read(model), None, fold, None).report.summary
         if counts.changes:
             findings.append(f"{quoted(str(model))}: {changes(counts)}")
     if findings:

@@ -13,6 +13,7 @@ from widthfold_onnx.cli.common import (
     guarded,
     leave,
     progress,
+    read,
     typed_command,
 )
 from widthfold_onnx.cli.options import (
@@ -62,12 +63,13 @@ def verify_command(
     Exits 0 if REWRITTEN computes the same as ORIGINAL, 1 if anything differs or the speed is below
     --fail-under, 4 if it could not be decided.
     """
-    from widthfold_onnx.pipeline import verify
-
     sources = [original, rewritten, *([] if options.baseline is None else [options.baseline])]
     destinations.check(VerifyReport, sources)
     with progress() as on_progress:
-        result = verify(original, rewritten, options, on_progress=on_progress)
+        loaded = read(original, on_progress)
+        from widthfold_onnx.pipeline import verify
+
+        result = verify(loaded, rewritten, options, on_progress=on_progress)
 
     environment = msgspec.structs.replace(result.environment, command=typed_command())
     result = msgspec.structs.replace(result, environment=environment)

@@ -195,7 +195,7 @@ def _proofs(
     """
     options = original_runs.options
     uncompared = original_runs if isinstance(original_runs, Uncompared) else None
-    if not options.exact or (options.needs_proof and uncompared and uncompared.is_unrunnable):
+    if not options.proof or (options.needs_proof and uncompared and uncompared.is_unrunnable):
         return None, None
     on_progress(Step("proof by evaluation"))
     try:

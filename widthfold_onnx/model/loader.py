@@ -43,6 +43,13 @@ class LoadedModel:
         """The folder against which locations of external data are resolved."""
         return self.path.parent
 
+    @property
+    def files(self) -> list[Path]:
+        """The files of the model: its own, and the files of its external data."""
+        from widthfold_onnx.model.proto.tensors import data_files  # needs onnx
+
+        return [self.path, *data_files(self.proto, self.folder)]
+
 
 def load(path: Path) -> LoadedModel:
     """Read and check a model; its content decides whether it is one, not its file name.

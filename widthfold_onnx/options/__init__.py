@@ -413,11 +413,11 @@ class VerifyOptions(RuntimeOptions):
         truth_budget: seconds for the truth, a run of the original in float64; 0 leaves it out.
         freeze_weights: initializers that callers of the original may replace may be constants of
             the rewritten model; both are compared with the original's own.
-        exact: prove that both models are the same function.
+        proof: prove that both models are the same function.
         needs_proof: do not pass an unproved result, as a model that was just folded must be: a fold
             rounds nothing. Else what cannot be proved is left to the comparison of outputs.
-        thorough: random inputs of several distributions and batches, and the float64 truth;
-            otherwise normal numbers only.
+        varied_inputs: random inputs have several distributions, batches and sizes; otherwise they
+            are normal numbers.
         timing: time both models in alternating pairs.
         time_budget: seconds that timing may take.
         baseline: JSON report of an earlier `verify`; `fail_under` then judges the speed-up / that.
@@ -435,9 +435,9 @@ class VerifyOptions(RuntimeOptions):
     tolerance: Tolerance = field(default_factory=Tolerance)
     truth_budget: float = 3.0
     freeze_weights: bool = False
-    exact: bool = True
+    proof: bool = True
     needs_proof: bool = False
-    thorough: bool = True
+    varied_inputs: bool = True
     timing: bool = True
     time_budget: float = 10.0
     baseline: Path | None = None
@@ -461,9 +461,9 @@ class VerifyOptions(RuntimeOptions):
                 raise UsageError(f"{name} judges the timing, which is switched off")
 
 
-PROVING: Mapping[str, Any] = {"thorough": False, "timing": False}
-"""Fields of the verification of a model that was just folded: checks that a wrong fold cannot
-pass. `verify` does more."""
+DELIVERY: Mapping[str, Any] = {"varied_inputs": False, "truth_budget": 0.0, "timing": False}
+"""Fields of `VerifyOptions` for a model that was just folded: it is proved and compared on fewer
+inputs than in `verify`, without truth and times. A wrong fold cannot pass."""
 
 
 @dataclass(frozen=True, kw_only=True)

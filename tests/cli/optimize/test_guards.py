@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+import widthfold_onnx as wf
 from tests.cli.tool import widthfold
 from tests.rewrite.guards.cases import CASES
 from tests.rewrite.guards.guarded import draw, guards, parsed
@@ -164,3 +165,15 @@ def test_a_layer_in_a_branch_that_no_size_reaches_is_left_out_alone(tmp_path: Pa
     codes = {site["node"]: site["code"] for site in json.loads(report.read_text())["sites"]}
     assert codes == {"dead": "guard-not-proved", "any": "folded"}
     assert len(guards(onnx.load(out))) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "weight", "dead"), [(NEVER_EVEN, 1, "odd"), (NEVER_WIDE, 3, "dead")]
+)
+def test_a_model_in_memory_loses_the_same_layers(text: str, weight: int, dead: str) -> None:
+    model = parsed(text, w=(weight, weight, 3, 3))
+    result = wf.optimize(model, factor=2, axis="height")
+    codes = {site.node: site.code for site in result.report.sites}
+    assert codes == {dead: "guard-not-proved", "any": "folded"}
+    assert [layer.node for layer in result.plan.layers] == ["any"]
+    assert len(guards(result.model)) == 1

@@ -240,7 +240,7 @@ def test_a_fault_of_ours_is_exit_70_on_one_line(
     def fault(*args: object) -> None:
         raise RuntimeError("first line\nsecond \x1b[2J line")
 
-    monkeypatch.setattr("widthfold_onnx.decide.fixed.decide_fixed", fault)
+    monkeypatch.setattr("widthfold_onnx.pipeline.decide_fixed", fault)
     run = widthfold("optimize", model, out, "--factor", 8)
     assert run.code == 70
     assert "RuntimeError: first line\\x0asecond \\x1b[2J line" in run.line

@@ -11,13 +11,13 @@ import onnxruntime  # noqa: TID251 - it is one of the optimizers
 import pytest
 from onnx import numpy_helper
 
+from tests.folding import verify
 from tests.shared import MODELS, ROOT, SHARED
 from widthfold_onnx.evidence.proof.compare import proof_report
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.proto.walk import overridable
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.pipeline import verify
 from widthfold_onnx.results import Proof
 
 OURS = sorted((ROOT / "models").glob("*.onnx"))

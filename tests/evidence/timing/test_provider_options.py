@@ -11,14 +11,13 @@ import pytest
 from onnx import helper, numpy_helper
 
 from tests.evidence.compared import compare_models
-from tests.folding import optimize
+from tests.folding import optimize, verify
 from widthfold_onnx import UsageError
 from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.timing import usage
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions, silent
-from widthfold_onnx.pipeline import verify
 from widthfold_onnx.runtime import contest
 from widthfold_onnx.runtime import session as session_module
 from widthfold_onnx.runtime.kernels import u8s8_error

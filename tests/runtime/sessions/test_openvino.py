@@ -11,7 +11,7 @@ import onnxruntime  # noqa: TID251 - the runtime itself says what it has
 import pytest
 
 from tests.cli.tool import widthfold
-from tests.folding import optimize
+from tests.folding import optimize, verify
 from tests.small_models import MODELS
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import (
@@ -22,7 +22,6 @@ from widthfold_onnx.options import (
     SearchOptions,
     VerifyOptions,
 )
-from widthfold_onnx.pipeline import verify
 from widthfold_onnx.runtime.provider_traits import traits_of
 from widthfold_onnx.runtime.session import open_session, resolved
 from widthfold_onnx.tuning.store import Store

@@ -76,8 +76,9 @@ def judge(
     """
     options = original.options
     original.on_progress(Step("float64 truth"))
-    budget = options.truth_budget if options.thorough else 0.0
-    truths, remark = true_outputs(original.model, original.names, original.inputs.sets, budget)
+    truths, remark = true_outputs(
+        original.model, original.names, original.inputs.sets, options.truth_budget
+    )
     movements: Movements = [{} for _ in truths]
     for copy_index in range(len(COPIES)):
         reason = _join(movements, original.movement(copy_index))

@@ -4,5 +4,5 @@
 the definitions in `operators`. `compare` compares two models at `sizes`, and `doubt` explains a
 difference by `float64`. The package imports `model` and the files below: it knows no rule, no fold
 and no operator description, and shares with the rewriting how models are read and shapes inferred.
-`api` and `evidence` import it.
+`evidence` and `pipeline` import it.
 """

@@ -67,7 +67,9 @@ def input_sets(
         return InputSets(stored)
     count = max(options.seeds, 1)
     try:
-        drawn = random_sets(session, options.input_shapes, count, suits, varied=options.thorough)
+        drawn = random_sets(
+            session, options.input_shapes, count, suits, varied=options.varied_inputs
+        )
     except UnverifiedError as error:
         if not stored:
             raise
