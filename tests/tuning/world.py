@@ -121,12 +121,11 @@ class World:
             raise UnverifiedError("the child process died of SIGSEGV")
         return self._timed(before, after, "all", "all")
 
-    def _trial(self, function, *args) -> Iterator[list[Measurement | None]]:
+    def _trial(self, timer: partial, options, sizes) -> Iterator[list[Measurement | None]]:
         """Stand in for the functions that time whole models at sizes."""
-        *models, options, sizes = args
-        if isinstance(function, partial):
-            self.levels.append((function.func, function.keywords["level"]))
-            function = function.func
+        models, function, level = timer.args, timer.func, timer.keywords.get("level")
+        if function is not ratio_of_levels:
+            self.levels.append((function, level))
         if function is ratio_of_levels:
             yield [self._timed(WHOLE, WHOLE / self.level_ratio, "all", "extended")]
         elif function is ratios_to:

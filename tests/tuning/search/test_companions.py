@@ -17,7 +17,6 @@ from tests.tuning.world import folded
 from widthfold_onnx.options import Companion, Effort
 from widthfold_onnx.rewrite import exchange
 from widthfold_onnx.runtime.provider_traits import Level
-from widthfold_onnx.tuning.search import search
 from widthfold_onnx.tuning.search.timers import ratio_over_processes
 
 
@@ -304,7 +303,7 @@ def test_a_companion_that_renames_nodes_may_be_taken_back(
 ) -> None:
     """It inlines act, too, so the second block's Conv has another name than in the original."""
     model = save(build(IN_FUNCTIONS), tmp_path / "model.onnx")
-    monkeypatch.setattr(search, "gains_over_sizes", lambda finals: False)
+    monkeypatch.setattr("widthfold_onnx.tuning.search.gains_over_sizes", lambda finals: False)
     report, _ = outcome(model, monkeypatch, defaultdict(lambda: 0.5))
     assert (tmp_path / "out.onnx").read_bytes() == model.read_bytes()
     assert [site.code for site in report.sites] == ["no-gain"] * 4

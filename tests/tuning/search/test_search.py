@@ -25,8 +25,8 @@ from widthfold_onnx.runtime.inputs.sizes import provider_and_sizes
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.identity import machine_identity
+from widthfold_onnx.tuning.search import MAX_LEVEL_RATIO
 from widthfold_onnx.tuning.search import context as context_module
-from widthfold_onnx.tuning.search.search import MAX_LEVEL_RATIO
 from widthfold_onnx.tuning.search.timers import send_each
 from widthfold_onnx.tuning.successive_halving import race
 from widthfold_onnx.tuning.tune import tune

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -129,7 +130,8 @@ class Builder:
 def test_a_failure_names_the_model_that_failed(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(send_each, trial, base: Path, other: Path, *rest: object, **limits: object) -> None:
+    def broken(send_each, timer: partial, *rest: object, **limits: object) -> None:
+        _, other = timer.args
         save(build(TEXT.replace("[1,2,6,16] x", "[1,2,6,9] x")), other)
         open_session(other, RuntimeOptions(provider="cpu")).run({"x": np.ones((1, 2, 6, 8))})
 
@@ -159,9 +161,9 @@ def test_the_original_is_compared_as_it_lies_there(
 ) -> None:
     seen: list[Path] = []
 
-    def spy(send_each, trial, first: Path, *args, **more):
-        seen.append(first)
-        return world.isolated(send_each, trial, first, *args, **more)
+    def spy(send_each, timer: partial, *args, **more):
+        seen.append(timer.args[0])
+        return world.isolated(send_each, timer, *args, **more)
 
     monkeypatch.setattr("widthfold_onnx.tuning.search.trials.isolated", spy)
     with Store(None) as store:
@@ -294,9 +296,9 @@ def test_parts_of_a_plan_are_timed_in_turn_with_it(
     world = enter(monkeypatch, World(doubled, dict.fromkeys(names, 0.5)))
     asked: list[int] = []
 
-    def spy(send_each, trial, base: Path, *args, **more):
-        asked.append(len(args[0]) if trial.func is ratios_to else 0)
-        return world.isolated(send_each, trial, base, *args, **more)
+    def spy(send_each, timer: partial, *args, **more):
+        asked.append(len(timer.args[1]) if timer.func is ratios_to else 0)
+        return world.isolated(send_each, timer, *args, **more)
 
     monkeypatch.setattr(trials, "isolated", spy)
     every = plan(chain(names))

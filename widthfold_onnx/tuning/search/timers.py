@@ -38,17 +38,25 @@ from widthfold_onnx.runtime.settings import (
 )
 from widthfold_onnx.tuning.measurement import Measurement
 
-Timer = Callable[..., Iterator[Sequence[Measurement | None]]]
-"""A function that yields the measurements of its candidates by size; None for a candidate that an
-earlier size has decided."""
+Results = Iterator[Sequence[Measurement | None]]
+"""Measurements of candidates by size; None for a candidate that an earlier size has decided."""
+
+Timer = Callable[[VerifyOptions, Sequence[Shapes]], Results]
+"""A function below with its model files."""
 
 
-def send_each(timer: Timer, *args: object, send: Callable[[object], None]) -> None:
+def send_each(
+    timer: Timer,
+    options: VerifyOptions,
+    sizes: Sequence[Shapes],
+    *,
+    send: Callable[[Sequence[Measurement | None]], None],
+) -> None:
     """Run a timer in a child process, and send the measurements of each size.
 
     `runtime.child.isolated` calls it, and gives `send`.
     """
-    for results in timer(*args):
+    for results in timer(options, sizes):
         send(results)
 
 
@@ -66,8 +74,8 @@ def ratio_over_processes(
         UnverifiedError: a model does not run.
     """
     for shapes in sizes:
-        outcome = contest(original, rewritten, options, shapes, decides=True, level=level)
-        pairing, choice = outcome.pairing, outcome.choice
+        result = contest(original, rewritten, options, shapes, decides=True, level=level)
+        pairing, choice = result.pairing, result.choice
         seconds = float(np.median(pairing.samples[:, 1]))
         measurement = Measurement.of_ratio(
             pairing.ratio, pairing.low, pairing.high, seconds, pairing.pairs

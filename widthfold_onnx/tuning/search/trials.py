@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -32,6 +32,7 @@ from widthfold_onnx.tuning.identity import canonical
 from widthfold_onnx.tuning.measurement import CandidateResult, Measurement
 from widthfold_onnx.tuning.search.context import SearchContext
 from widthfold_onnx.tuning.search.timers import (
+    Results,
     Timer,
     ratio_in_process,
     ratio_of_levels,
@@ -103,10 +104,10 @@ class Trials:
             The ratio time of base / time of plan (`over_sizes`), lost if one of them does not run;
             None if it is not in the store and nothing is to be measured.
         """
-        of_size = seconds / len(self._searched)
+        of_size = seconds / len(self._trial_sizes)
         candidate, plans = _candidate(base, plan, **self._conditions), (base, plan)
         timer = partial(ratio_in_process, level=self.level)
-        return over_sizes(self._results(self._searched, candidate, timer, of_size, *plans))
+        return over_sizes(self._results(self._trial_sizes, candidate, timer, of_size, *plans))
 
     def ratios_to(
         self,
@@ -131,7 +132,7 @@ class Trials:
             [_candidate(other, plan, inputs=kind, **self._conditions) for other in others]
             for kind in kinds
         ]
-        of_size = seconds / len(self._searched)
+        of_size = seconds / len(self._trial_sizes)
         open_sizes = [[self._open_sizes(c, of_size) for c in of_kind] for of_kind in candidates]
         untimed = [i for i in range(len(others)) if any(of_kind[i] for of_kind in open_sizes)]
 
@@ -141,10 +142,9 @@ class Trials:
                 for kind in range(len(kinds))
                 for i in chunk
             ]
-            arguments = self._file(plan), [self._file(others[i]) for i in chunk], kinds
-            share = len(chunk) / len(untimed)
-            timer = partial(ratios_to, level=self.level)
-            return self._run(open_trials, timer, of_size, *arguments, share=share)
+            files = [self._file(others[i]) for i in chunk]
+            timer = partial(ratios_to, self._file(plan), files, kinds, level=self.level)
+            return self._run(open_trials, timer, of_size, share=len(chunk) / len(untimed))
 
         for start in range(0, len(untimed), MAX_MODELS_IN_MEMORY):
             chunk = untimed[start : start + MAX_MODELS_IN_MEMORY]
@@ -154,7 +154,7 @@ class Trials:
                 for number in chunk:
                     time_others([number])
         return [
-            over_sizes([self._measurement(size, candidate) for size in self._searched])
+            over_sizes([self._measurement(size, candidate) for size in self._trial_sizes])
             for candidate in chain.from_iterable(candidates)
         ]
 
@@ -197,7 +197,7 @@ class Trials:
         return [canonical({**common, "shapes": shapes}) for shapes in self.context.sizes]
 
     @cached_property
-    def _searched(self) -> list[int]:
+    def _trial_sizes(self) -> list[int]:
         """The first size and all larger ones: smaller ones get the final trial alone."""
         elements = [sum(map(math.prod, shapes.values())) for shapes in self.context.sizes]
         return [at for at, count in enumerate(elements) if at == 0 or count > elements[0]]
@@ -206,15 +206,18 @@ class Trials:
         self,
         sizes: Sequence[int],
         candidate: str,
-        timer: Timer,
+        function: Callable[..., Results],
         seconds: float,
         *plans: Plan,
     ) -> list[Measurement | None]:
-        """Return the results of one trial by size, and run it first where it is open."""
+        """Return the results of one trial by size, and run it first where it is open.
+
+        `function` times the models of the plans.
+        """
         open_sizes = self._open_sizes(candidate, seconds, sizes)
         if open_sizes:
-            files = map(self._file, plans)
-            self._run([(candidate, open_sizes)], timer, seconds, *files)
+            timer = partial(function, *map(self._file, plans))
+            self._run([(candidate, open_sizes)], timer, seconds)
         return [self._measurement(size, candidate) for size in sizes]
 
     @property
@@ -233,7 +236,7 @@ class Trials:
         No size follows one at which the candidate is known to be surely slower.
         """
         open_sizes = list[int]()
-        for size in self._searched if sizes is None else sizes:
+        for size in self._trial_sizes if sizes is None else sizes:
             measurement = self._measurement(size, candidate)
             bar = 0.0 if measurement is None else noise(measurement.control)
             if self.search_options.measure and not is_complete(measurement, seconds, bar=bar):
@@ -247,17 +250,16 @@ class Trials:
         open_trials: Sequence[tuple[str, Sequence[int]]],
         timer: Timer,
         seconds: float,
-        *models: object,
+        *,
         share: float = 1.0,
     ) -> bool:
         """Time models in a child process, and save the measurements of each size when it is done.
 
         Args:
-            open_trials: the candidates, in the order in which the function yields them, each with
+            open_trials: the candidates, in the order in which the timer yields them, each with
                 the sizes at which it is to be timed.
             timer: times the candidates at each size.
             seconds: budget of all candidates of a trial, at each size.
-            models: what the function times.
             share: share of the budget that these candidates get.
 
         Returns:
@@ -284,7 +286,6 @@ class Trials:
             isolated(
                 send_each,
                 timer,
-                *models,
                 options,
                 shapes,
                 child=self.bench.child,
