@@ -26,7 +26,7 @@ from widthfold_onnx.rewrite.plan import EMPTY
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.runtime.inputs.sizes import provider_and_sizes
 from widthfold_onnx.tuning import successive_halving
-from widthfold_onnx.tuning.effort import SPENDING, RaceOptions
+from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.measurement import (
     AS_IS,
@@ -35,6 +35,7 @@ from widthfold_onnx.tuning.measurement import (
     CandidateResult,
     Measurement,
 )
+from widthfold_onnx.tuning.successive_halving import RaceOptions
 from widthfold_onnx.tuning.targets import load_target, usual
 
 FEW = SPENDING[Effort.THOROUGH].rungs[0].pairs

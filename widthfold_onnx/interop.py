@@ -30,7 +30,7 @@ class ModelHandle:
 
     Attributes:
         reader: returns the model as a checked message.
-        give: returns another model in the same form; the owner's own object for `proto`.
+        give: converts a model to the owner's form; `proto` itself becomes the owner's object.
         name: name of its file, or of a file for it.
         path: its file; None for a model in memory.
         folder: the folder of its external data; None where it has none.

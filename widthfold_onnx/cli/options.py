@@ -382,8 +382,7 @@ DETAILS: Help = {
 }
 
 file_arguments = options_of("destinations", Destinations, FILES)
-report_arguments = options_of("destinations", Destinations, {**DETAILS, **FILES})
-"""Adds the shared options, also `--details` for a result that has a brief description.
+"""Adds the options of report files and format, as `destinations`."""
 
-The command gets one `destinations` argument of type Destinations.
-"""
+report_arguments = options_of("destinations", Destinations, {**DETAILS, **FILES})
+"""Adds these options and `--details`, as `destinations`: for a result with a brief description."""

@@ -268,7 +268,7 @@ class FoldOptions:
 
 
 MAX_SEEDS = 1000
-"""All input sets are in memory at once."""
+"""Most random input sets: all of them are in memory at once."""
 
 MAX_TRUTH_BUDGET = 1e6
 MAX_THREADS = 1024

@@ -163,7 +163,7 @@ class OpenModels:
 
     Attributes:
         files: model files; two equal files have one best setting.
-        options: as for `contest.contest`.
+        options: provider and its options, threads and stored inputs are used.
         settings: the settings, the common one first.
         sessions: by model and setting.
         opening: seconds of opening a session.
@@ -181,8 +181,8 @@ class OpenModels:
 
         Args:
             files: model files.
-            options: as for `contest.contest`.
-            level: as for `settings_of`.
+            options: provider and its options, threads and stored inputs are used.
+            level: the level of all sessions; None for every level of the provider.
 
         Raises:
             UnverifiedError: a model does not run.
@@ -290,7 +290,15 @@ def choose_settings(
 ) -> tuple[SettingChoice, Rotation]:
     """Return the best settings, and the inputs to time with.
 
-    `OpenModels` says what the arguments are.
+    Args:
+        models: the original and the rewritten model file.
+        options: provider and its options, threads and stored inputs are used.
+        shapes: of every random input; None searches them.
+        seconds: time that the runs may take.
+        level: the level of all sessions; None for every level of the provider.
+
+    Raises:
+        UnverifiedError: a model does not run.
     """
     setting_times = OpenModels.of(models, options, level).setting_times(shapes, seconds)
     original, rewritten = setting_times.best_settings

@@ -20,7 +20,6 @@ from widthfold_onnx.options import Progress, Step
 from widthfold_onnx.runtime.child import Child, isolated
 from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.system import memory_bytes
-from widthfold_onnx.tuning.effort import RaceOptions
 from widthfold_onnx.tuning.identity import setting_identity
 from widthfold_onnx.tuning.measurement import (
     AS_IS,
@@ -30,7 +29,7 @@ from widthfold_onnx.tuning.measurement import (
     Measurement,
 )
 from widthfold_onnx.tuning.store import Key, Store
-from widthfold_onnx.tuning.successive_halving import Start, race
+from widthfold_onnx.tuning.successive_halving import RaceOptions, Start, race
 from widthfold_onnx.tuning.workloads import Workload
 
 

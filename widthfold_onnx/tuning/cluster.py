@@ -30,10 +30,10 @@ from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.library import runtime_version
 from widthfold_onnx.text import printable, quoted
 from widthfold_onnx.tuning.bench import Bench, Budget, race_in_children
-from widthfold_onnx.tuning.effort import RaceOptions
 from widthfold_onnx.tuning.identity import Place, find_place
 from widthfold_onnx.tuning.measurement import AS_IS, CandidateResult, Measurement
 from widthfold_onnx.tuning.store import Store
+from widthfold_onnx.tuning.successive_halving import RaceOptions
 from widthfold_onnx.tuning.workloads import Workload
 
 MISSING = "Dask cannot be imported: pip install 'widthfold-onnx[dask]'"

@@ -1,4 +1,4 @@
-"""Define what each effort of the search spends, and the options of a race.
+"""Define what each effort of the search spends.
 
 The numbers were chosen so that `default` ends in half a minute for models of 50 ms a run. In eight
 models 90 layers gain at all, alone or inside regions. For 89 of them a form within 5 % of the
@@ -12,10 +12,8 @@ import sys
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from widthfold_onnx.options import Effort, FoldOptions, SearchOptions
+from widthfold_onnx.options import Effort
 from widthfold_onnx.runtime.intervals import MIN_DIFFERENCE
-from widthfold_onnx.runtime.provider_traits import Level
-from widthfold_onnx.runtime.settings import Setting
 
 
 class Rung(NamedTuple):
@@ -90,22 +88,3 @@ SPENDING = {
         final=10.0,
     ),
 }
-
-
-@dataclass(frozen=True)
-class RaceOptions:
-    """The options of a race: how models run and how often, limits of forms, and the level."""
-
-    search_options: SearchOptions
-    fold_options: FoldOptions
-    level: Level = Level.ALL
-
-    @property
-    def setting(self) -> Setting:
-        """Return the setting of every session."""
-        return Setting(self.level, self.search_options)
-
-    @property
-    def spending(self) -> Spending:
-        """Return the seconds and runs of the effort."""
-        return SPENDING[self.search_options.effort]

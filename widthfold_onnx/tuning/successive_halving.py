@@ -19,12 +19,14 @@ import msgspec
 import numpy as np
 
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.runtime.clock import Run, Times, clock_of, in_turn
 from widthfold_onnx.runtime.kernels import operations
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import resolved
-from widthfold_onnx.runtime.settings import fixed_feeds, random_run
-from widthfold_onnx.tuning.effort import RaceOptions
+from widthfold_onnx.runtime.settings import Setting, fixed_feeds, random_run
+from widthfold_onnx.tuning.effort import SPENDING, Spending
 from widthfold_onnx.tuning.measurement import (
     ABSENT_FORM,
     AS_IS,
@@ -69,6 +71,25 @@ OPENING_SECONDS = 0.005
 
 FIRST_SHARE = 0.7
 """Share of a layer's time after which no further form starts; the first one always does."""
+
+
+@dataclass(frozen=True)
+class RaceOptions:
+    """The options of a race: how models run and how often, limits of forms, and the level."""
+
+    search_options: SearchOptions
+    fold_options: FoldOptions
+    level: Level = Level.ALL
+
+    @property
+    def setting(self) -> Setting:
+        """Return the setting of every session."""
+        return Setting(self.level, self.search_options)
+
+    @property
+    def spending(self) -> Spending:
+        """Return the seconds and runs of the effort."""
+        return SPENDING[self.search_options.effort]
 
 
 @dataclass(frozen=True)

@@ -34,13 +34,14 @@ from widthfold_onnx.runtime.inputs.sizes import provider_and_sizes
 from widthfold_onnx.system import cores
 from widthfold_onnx.tuning.bench import Bench, Budget, race_in_children
 from widthfold_onnx.tuning.cluster import Cluster, ClusterPool
-from widthfold_onnx.tuning.effort import SPENDING, RaceOptions
+from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.identity import find_place
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.measurement import AS_IS, Candidate, CandidateResult
 from widthfold_onnx.tuning.search.assign import foresee
 from widthfold_onnx.tuning.search.level_search import racing
 from widthfold_onnx.tuning.store import Store
+from widthfold_onnx.tuning.successive_halving import RaceOptions
 from widthfold_onnx.tuning.targets import load_target, usual
 from widthfold_onnx.tuning.workloads import Workload, joined, most_work_first
 

@@ -13,10 +13,9 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Effort, Provider, SearchOptions
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.bench import Bench, Budget
-from widthfold_onnx.tuning.effort import RaceOptions
 from widthfold_onnx.tuning.measurement import AS_IS, CandidateResult, Measurement
 from widthfold_onnx.tuning.store import Store
-from widthfold_onnx.tuning.successive_halving import Start
+from widthfold_onnx.tuning.successive_halving import RaceOptions, Start
 from widthfold_onnx.tuning.workloads import PredictedForm, Workload
 
 LOG = "WIDTHFOLD_TEST_LOG"

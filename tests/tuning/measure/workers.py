@@ -14,9 +14,8 @@ import msgspec
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.tuning.effort import RaceOptions
 from widthfold_onnx.tuning.measurement import AS_IS, SKIPPED, CandidateResult, Measurement, now
-from widthfold_onnx.tuning.successive_halving import Send, Start
+from widthfold_onnx.tuning.successive_halving import RaceOptions, Send, Start
 from widthfold_onnx.tuning.workloads import Workload
 
 SECONDS = 0.2

@@ -31,8 +31,8 @@ from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer, ProductLayer
 from widthfold_onnx.rules.selection import every_form
 from widthfold_onnx.tuning.bench import Bench
-from widthfold_onnx.tuning.effort import RaceOptions
 from widthfold_onnx.tuning.store import Store
+from widthfold_onnx.tuning.successive_halving import RaceOptions
 from widthfold_onnx.tuning.workloads import _subject
 
 LIMIT = "decides which forms exist, not how fast one is"

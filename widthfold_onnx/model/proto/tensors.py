@@ -230,7 +230,7 @@ def open_external(location: str, folder: Path) -> FileIO:
         The file, without a buffer; the caller closes it.
 
     Raises:
-        InvalidModelError: as for `check_external`.
+        InvalidModelError: the path leads out of the folder, behind a link, or to no regular file.
         OSError: the file cannot be opened.
     """
     subject = "external data"

@@ -56,7 +56,7 @@ def input_sets(
     Args:
         session: of the original, at any level.
         options: stored inputs, shapes, seeds, and whether random sets are varied.
-        suits: as for `find_shapes`.
+        suits: accepts shapes at which the model runs.
 
     Raises:
         UsageError: stored inputs or shapes that do not fit the model.
@@ -92,7 +92,7 @@ def random_sets(
         demanded: sizes that the caller demands.
         count: how many; five cover all distributions, four all batches, two an odd size. There is
             at least one for each size. One more set is made for each further combination of values.
-        suits: as for `find_shapes`.
+        suits: accepts shapes at which the model runs.
         varied: several distributions, batches and sizes; otherwise normal numbers only.
 
     Raises:

@@ -215,8 +215,8 @@ def find_sizes(
     Args:
         session: of the original, at any level.
         demanded: sizes that the caller demands.
-        suits: as for `find_shapes`.
-        end: as for `find_shapes`.
+        suits: accepts shapes at which the model runs.
+        end: time at which the search ends; None gives it its own time.
 
     Raises:
         UsageError: as `input_dimensions`.
@@ -244,7 +244,7 @@ def find_shapes(
         session: of the original, at any level.
         demanded: shapes that the caller demands.
         suits: accepts shapes at which the model runs; if it accepts none, the first ones serve.
-        end: time at which an earlier search ends that this one is a part of.
+        end: time at which the search ends; None gives it its own time.
         always_bounded: whether shapes that the caller demands in full have bounds, too.
 
     Raises:
@@ -279,8 +279,8 @@ def second_timed_shapes(
 ) -> Shapes | None:
     """Return shapes much larger than those found, or smaller ones; None if none is open or runs.
 
-    All dimensions besides the batch change together, or if that does not run, one dimension.
-    `end` is as for `find_shapes`.
+    All dimensions besides the batch change together, or if that does not run, one dimension. The
+    search ends at the time `end`.
     """
     tries = _Tries(session, demanded, end)
     dims, extents = tries.dims, tries.dims.extents(shapes)
@@ -353,8 +353,8 @@ class _Tries:
     Args:
         session: of the model.
         demanded: shapes that the caller demands.
-        end: as for `find_shapes`.
-        always_bounded: as for `find_shapes`.
+        end: time at which the tries end; None gives them their own time.
+        always_bounded: whether shapes that the caller demands in full have bounds, too.
 
     Attributes:
         dims: the open dimensions.

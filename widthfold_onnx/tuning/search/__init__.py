@@ -18,7 +18,6 @@ from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.runtime.child import Child
 from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.tuning.bench import Bench, Budget
-from widthfold_onnx.tuning.effort import RaceOptions
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.measurement import Measurement
 from widthfold_onnx.tuning.search.companions import best_companions
@@ -29,6 +28,7 @@ from widthfold_onnx.tuning.search.padding import best_padding, untimed_report
 from widthfold_onnx.tuning.search.settling import settle
 from widthfold_onnx.tuning.search.trials import Trials, gains_over_sizes
 from widthfold_onnx.tuning.store import Store
+from widthfold_onnx.tuning.successive_halving import RaceOptions
 
 MAX_LEVEL_RATIO = 1.05
 """Layers also race at level EXTENDED if the model is at most this much slower there than at ALL.

@@ -104,7 +104,7 @@ def ratio_in_process(
     Args:
         original: model file.
         rewritten: model file.
-        options: as for `runtime.contest.contest`; the budget holds for each size.
+        options: provider and its options, threads, stored inputs, and the budget of each size.
         sizes: shapes of every random input, one or more assignments.
         level: the level of every session; None chooses it.
 
@@ -148,8 +148,8 @@ def ratios_to(
         model: model file.
         others: model files.
         kinds: how random inputs are distributed, one after the other.
-        options: as for `runtime.contest.contest`; the budget holds for all kinds together, at each
-            size.
+        options: provider and its options, threads, stored inputs, and the budget of each size, for
+            all kinds together.
         sizes: shapes of every random input, one or more assignments.
         level: the level of every session; None chooses it.
 
