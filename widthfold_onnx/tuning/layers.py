@@ -15,6 +15,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Self
 
 from widthfold_onnx.decide.decisions import read_sites
@@ -44,20 +45,18 @@ class Layers:
     """The layers of a model.
 
     Attributes:
-        workloads: workloads by subject.
+        target: the device for which forms are predicted and ordered.
+        cut_layers: the layers as cut out: one for a subject and its forms.
         subjects: the subject of every layer, or why it has none.
         structures: `rewrite.plan.structure_of` every layer that has a subject.
         links: the tensors between layers.
-        workloads_inside: workloads that run between packed tensors, by the subject of the layer.
-        cut_layers: the layers as cut out, for every target: one for a subject and its forms.
     """
 
-    workloads: Mapping[str, Workload] = field(default_factory=dict)
-    subjects: Mapping[NodeName, str | Refusal] = field(default_factory=dict)
-    links: Sequence[Link] = ()
-    workloads_inside: Mapping[str, Workload] = field(default_factory=dict)
-    structures: Mapping[NodeName, dict[str, Any]] = field(default_factory=dict)
+    target: Target
     cut_layers: Sequence[CutLayer] = ()
+    subjects: Mapping[NodeName, str | Refusal] = field(default_factory=dict)
+    structures: Mapping[NodeName, dict[str, Any]] = field(default_factory=dict)
+    links: Sequence[Link] = ()
 
     @classmethod
     def of(cls, reading: Reading, options: FoldOptions, shapes: Shapes, target: Target) -> Self:
@@ -96,21 +95,23 @@ class Layers:
             cut_layers.setdefault(key, cut_layer)
             subjects[name] = nodes[layer.node] = cut_layer.subject
             structures[name] = structure_of(layer)
-        layers = cls(
-            subjects=subjects,
-            links=links_of(document, nodes),
-            structures=structures,
-            cut_layers=[*cut_layers.values()],
-        )
-        return layers.at(target)
+        links = links_of(document, nodes)
+        return cls(target, [*cut_layers.values()], subjects, structures, links)
 
     def at(self, target: Target) -> Self:
         """Return the layers with their forms predicted and ordered for another target."""
+        return replace(self, target=target)
+
+    @cached_property
+    def workloads(self) -> dict[str, Workload]:
+        """Workloads by subject."""
         # Layers of one subject may differ in their legal forms if one has an open extent.
-        workloads = joined(layer.workload(target) for layer in self.cut_layers)
-        return replace(
-            self, workloads=workloads, workloads_inside=workloads_inside(workloads, self.links)
-        )
+        return joined(layer.workload(self.target) for layer in self.cut_layers)
+
+    @cached_property
+    def workloads_inside(self) -> dict[str, Workload]:
+        """Workloads that run between packed tensors, by the subject of the layer."""
+        return workloads_inside(self.workloads, self.links)
 
     def subject(self, layer: Layer) -> str | Refusal:
         """Return the subject of a layer, or why it was not measured."""

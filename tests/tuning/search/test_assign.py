@@ -18,7 +18,8 @@ from widthfold_onnx.tuning.bench import MIN_GAIN
 from widthfold_onnx.tuning.layers import Layers, Link, subject_inside
 from widthfold_onnx.tuning.measurement import AS_IS, Candidate, Measurement, now
 from widthfold_onnx.tuning.search.assign import assign, foresee
-from widthfold_onnx.tuning.workloads import PredictedForm
+from widthfold_onnx.tuning.targets import load_target
+from widthfold_onnx.tuning.workloads import PredictedForm, Workload
 
 RESIDUAL = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -55,6 +56,13 @@ def every(request: pytest.FixtureRequest) -> Layers:
     return layers_of(build(request.param))
 
 
+def holding(layers: Layers, **workloads: Mapping[str, Workload]) -> Layers:
+    """The layers with these workloads in place of the predicted ones."""
+    other = replace(layers)
+    vars(other).update(workloads)
+    return other
+
+
 def few(every: Layers, rng: np.random.Generator) -> Layers:
     """The layers of a model with some forms each, more of them in layouts that others know."""
     workloads = {}
@@ -67,7 +75,7 @@ def few(every: Layers, rng: np.random.Generator) -> Layers:
         workloads[subject] = replace(
             workload, forms=tuple(workload.forms[i] for i in sorted(picked))
         )
-    return replace(every, workloads=workloads)
+    return holding(every, workloads=workloads, workloads_inside=every.workloads_inside)
 
 
 def world(found_layers: Layers, rng: np.random.Generator) -> Known:
@@ -196,7 +204,7 @@ def test_forms_of_a_region_are_foreseen_though_they_look_slow_alone(
         times = form._replace(predicted=alone, predicted_inside=0.5)
         workloads[subject] = replace(workload, predicted=1.0, forms=(times,))
         inside[subject] = replace(workloads[subject], is_inside=True)
-    assert len(foresee(replace(every, workloads=workloads, workloads_inside=inside))) == folded
+    assert len(foresee(holding(every, workloads=workloads, workloads_inside=inside))) == folded
 
 
 def test_what_was_not_measured_or_lost_is_not_chosen(every: Layers) -> None:
@@ -204,7 +212,7 @@ def test_what_was_not_measured_or_lost_is_not_chosen(every: Layers) -> None:
     own = Measurement("ok", 1.0, 1.0, 1.0, 1.0, 4, "", now())
     crashed = Measurement.lost("it crashed")
     assert assign(every, lambda s, candidate: own if candidate == AS_IS else crashed) == {}
-    assert assign(Layers(), lambda subject, candidate: None) == {}
+    assert assign(Layers(load_target("cpu-avx2")), lambda subject, candidate: None) == {}
 
 
 def test_layers_that_gain_only_together_are_folded_together(tmp_path, monkeypatch) -> None:
