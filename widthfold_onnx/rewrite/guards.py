@@ -44,8 +44,8 @@ Conditions = tuple[tuple[int, Congruence], ...]
 
 
 @dataclass(frozen=True)
-class GuardedNodes:
-    """Nodes that are guarded together, in an order in which they can run, and the test."""
+class GuardedGroup:
+    """Nodes with one guard, in an order in which they can run, and what it tests."""
 
     nodes: tuple[Node, ...]
     conditions: Mapping[Value, Conditions]
@@ -61,7 +61,7 @@ class GuardedRegions:
     """
 
     regions: Regions
-    groups: Sequence[GuardedNodes]
+    groups: Sequence[GuardedGroup]
 
     @classmethod
     def of(cls, document: Document, nodes: Sequence[Node], forms: LayerForms) -> GuardedRegions:
@@ -113,7 +113,7 @@ class _Grouping:
     def _conditions(self, node: Node) -> dict[int, Congruence]:
         return guard_conditions(*self.forms[node]) if node in self.forms else {}
 
-    def group(self, nodes: tuple[Node, ...]) -> GuardedNodes | None:
+    def group(self, nodes: tuple[Node, ...]) -> GuardedGroup | None:
         """Return the group with its test; None if its nodes must run by themselves."""
         tensors = [tensor for node in nodes for tensor in self.regions.packed_tensors(node)]
         if any(tensor in self.regions.dequantized for tensor in tensors):
@@ -131,7 +131,7 @@ class _Grouping:
         # A layer alone is not planned with a guard there (`rules.legality`).
         if len(nodes) > 1 and any(map(runtime_moves_dequantizer, conditions_of)):
             return None
-        return GuardedNodes(nodes, {value: tuple(c) for value, c in conditions_of.items() if c})
+        return GuardedGroup(nodes, {value: tuple(c) for value, c in conditions_of.items() if c})
 
     def _reads(
         self, node: Node
@@ -191,8 +191,8 @@ GUARD_KEY = "widthfold.guard"
 """Metadata key of the nodes of a guard; for its If, the value names what the guard tests."""
 
 
-class GuardNodes(NewNodes):
-    """The nodes of a guard: first the nodes of its test, then its If."""
+class GuardBuilder(NewNodes):
+    """Builds the nodes of a guard: first the nodes of its test, then its If."""
 
     def all_of(self, conditions: Mapping[Value, Conditions]) -> Value:
         """Return the value that is true if the folded nodes may run.
@@ -252,7 +252,7 @@ class Guard(NamedTuple):
 
 def make_guard(
     document: Document,
-    group: GuardedNodes,
+    group: GuardedGroup,
     replacements: Mapping[Node, Sequence[Node]],
     logical: Mapping[Value, Value],
 ) -> Guard:
@@ -276,7 +276,7 @@ def make_guard(
     }
     originals, copies = _copied(document, group.nodes)
     returned = {value: copies[value] for value in ports}
-    guard = GuardNodes(document, group.nodes[0])
+    guard = GuardBuilder(document, group.nodes[0])
     test = guard.all_of(group.conditions)
     branches = {
         "else_branch": _branch(document, base, "original", originals, returned),
