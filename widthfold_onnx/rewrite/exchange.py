@@ -14,10 +14,10 @@ from widthfold_onnx.model.messages import NodeName, Scope, shown_name
 from widthfold_onnx.model.proto.walk import copy_of, model_nodes, operator_of
 from widthfold_onnx.options import Companion
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.new_nodes import NewNodes, SharedConstants, take_over
+from widthfold_onnx.rewrite.new_nodes import NodeBuilder, SharedConstants, take_over
 from widthfold_onnx.rewrite.record import ORIGIN_KEY, carries_folds
 from widthfold_onnx.rules.companions import COMPANIONS
-from widthfold_onnx.rules.companions.companion import CompanionRule, Exchange, NewNode, Operand
+from widthfold_onnx.rules.companions.companion import CompanionRule, Exchange, NodeSpec, Operand
 from widthfold_onnx.rules.reading import place_problem
 from widthfold_onnx.runtime.kernels import prelu_keeps_inf
 
@@ -96,7 +96,7 @@ def _exchanges_of(
         if isinstance(outcome, Refusal):
             exchanges.append((Match(companion, name, node.op_type, outcome), None))
         elif outcome is not None:
-            op_types = tuple(new_node.op_type for new_node in outcome.nodes)
+            op_types = tuple(spec.op_type for spec in outcome.nodes)
             exchanges.append((Match(companion, name, node.op_type, op_types), outcome))
     return document, exchanges
 
@@ -113,17 +113,17 @@ def _outcome(
 
 
 def _make_nodes(
-    document: Document, node: Node, nodes: Sequence[NewNode], constants: SharedConstants
+    document: Document, node: Node, specs: Sequence[NodeSpec], constants: SharedConstants
 ) -> list[Node]:
     """Make the nodes that replace a node; the last ones compute its outputs in order.
 
     Args:
         document: the model.
         node: the node.
-        nodes: the new nodes.
+        specs: the new nodes.
         constants: the constants that are added for all nodes.
     """
-    builder, graph = NewNodes(document, node), graph_of(node)
+    builder, graph = NodeBuilder(document, node), graph_of(node)
 
     def value_of(item: Operand) -> Value | None:
         if item is None or isinstance(item, Value):
@@ -133,27 +133,27 @@ def _make_nodes(
         name = f"widthfold/{item.item()}" if item.size == 1 else "widthfold/weight"
         return constants.add(item, name, graph)
 
-    inner = [node.outputs[0]] * (len(nodes) - len(node.outputs))
-    for new_node, output in zip(nodes, (*inner, *node.outputs), strict=True):
-        inputs = list(map(value_of, new_node.inputs))
+    inner = [node.outputs[0]] * (len(specs) - len(node.outputs))
+    for spec, output in zip(specs, (*inner, *node.outputs), strict=True):
+        inputs = list(map(value_of, spec.inputs))
         metadata = {ORIGIN_KEY: output.name or ""}
-        kind = new_node.op_type
-        added_node = builder.add(kind, kind.lower(), inputs, new_node.attributes, metadata=metadata)
-        if new_node.original is not None:
-            take_over(new_node.original, added_node)
-    if nodes[-1].original is None:
+        kind = spec.op_type
+        new_node = builder.add(kind, kind.lower(), inputs, spec.attributes, metadata=metadata)
+        if spec.original is not None:
+            take_over(spec.original, new_node)
+    if specs[-1].original is None:
         take_over(node, builder.nodes[-1])
     return builder.nodes
 
 
 def _carry_out(
-    document: Document, exchanges: Mapping[Node, tuple[NewNode, ...]]
+    document: Document, exchanges: Mapping[Node, tuple[NodeSpec, ...]]
 ) -> onnx.ModelProto:
     """Put new nodes in the place of others; the document is consumed."""
     constants = SharedConstants(document)
     replacements = defaultdict[Graph, dict[Node, list[Node]]](dict)
-    for node, new_nodes in exchanges.items():
-        replacements[graph_of(node)][node] = _make_nodes(document, node, new_nodes, constants)
+    for node, specs in exchanges.items():
+        replacements[graph_of(node)][node] = _make_nodes(document, node, specs, constants)
     for graph, nodes in replacements.items():
         values = {
             output: new_node.outputs[0]

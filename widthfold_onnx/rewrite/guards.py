@@ -30,7 +30,7 @@ from widthfold_onnx.algebra.axis import Congruence
 from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.model.document import Attributes, Document, Graph, Node, Value
 from widthfold_onnx.model.messages import reads
-from widthfold_onnx.rewrite.new_nodes import NewNodes, base_name
+from widthfold_onnx.rewrite.new_nodes import NodeBuilder, base_name
 from widthfold_onnx.rewrite.regions import Regions
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
@@ -191,7 +191,7 @@ GUARD_KEY = "widthfold.guard"
 """Metadata key of the nodes of a guard; for its If, the value names what the guard tests."""
 
 
-class GuardBuilder(NewNodes):
+class GuardBuilder(NodeBuilder):
     """Builds the nodes of a guard: first the nodes of its test, then its If."""
 
     def all_of(self, conditions: Mapping[Value, Conditions]) -> Value:

@@ -61,8 +61,8 @@ class SharedConstants:
         return self._values[key]
 
 
-class NewNodes:
-    """New nodes in the place of an original one, in an order in which they can run.
+class NodeBuilder:
+    """Builds nodes in the place of an original one; `nodes` has them in running order.
 
     Args:
         document: the model.
@@ -100,8 +100,8 @@ class NewNodes:
         return node
 
 
-class Series(NewNodes):
-    """New nodes one after the other; `value` is the result of the last.
+class Series(NodeBuilder):
+    """Builds nodes one after the other; `value` is the result of the last.
 
     Args:
         document: the model.

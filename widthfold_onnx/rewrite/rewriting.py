@@ -29,7 +29,7 @@ from widthfold_onnx.model.proto.walk import retain
 from widthfold_onnx.results import RegionReport
 from widthfold_onnx.rewrite.folded_node import Parameters, append_folded
 from widthfold_onnx.rewrite.guards import GuardedRegions, LayerForms, make_guard
-from widthfold_onnx.rewrite.new_nodes import NewNodes, Series, take_over
+from widthfold_onnx.rewrite.new_nodes import NodeBuilder, Series, take_over
 from widthfold_onnx.rewrite.record import (
     NONFINITE_KEY,
     ORIGIN_KEY,
@@ -229,7 +229,7 @@ class Emission:
             else:
                 inputs.append(self._value_in(value, None, reader))
         metadata = {**PACKED, ORIGIN_KEY: node.outputs[0].name or ""}
-        packed_node = NewNodes(self.document, node).add(
+        packed_node = NodeBuilder(self.document, node).add(
             node.op_type,
             "packed",
             inputs,

@@ -15,8 +15,8 @@ constant, or None where it is left out."""
 
 
 @dataclass(frozen=True)
-class NewNode:
-    """A new node of one output.
+class NodeSpec:
+    """A node of one output that is to be made.
 
     Attributes:
         op_type: an operator of ONNX.
@@ -41,7 +41,7 @@ class Exchange:
     """
 
     node: Node
-    nodes: tuple[NewNode, ...]
+    nodes: tuple[NodeSpec, ...]
 
 
 @dataclass(frozen=True)

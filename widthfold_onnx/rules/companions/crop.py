@@ -47,7 +47,7 @@ from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.model.shapes.arithmetic import BROADCAST_OPSET
 from widthfold_onnx.operators.base import int_attribute
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.companions.companion import Exchange, NewNode, Operand
+from widthfold_onnx.rules.companions.companion import Exchange, NodeSpec, Operand
 from widthfold_onnx.rules.companions.lengths import (
     Lengths,
     Trim,
@@ -98,7 +98,7 @@ def crop(document: Document, node: Node) -> Exchange | Refusal | None:
             return tail
         tail = _Tail(node, tuple(cropped_axes), ())
     attributes = _attributes(node, [cropped_axis.axis for cropped_axis in tail.cropped_axes])
-    conv = NewNode(node.op_type, (signal, *node.inputs[1:]), attributes, node)
+    conv = NodeSpec(node.op_type, (signal, *node.inputs[1:]), attributes, node)
     return Exchange(tail.end, (conv, *tail.nodes))
 
 
@@ -161,7 +161,7 @@ class _Tail:
 
     end: Node
     cropped_axes: tuple[_CroppedAxis, ...]
-    nodes: tuple[NewNode, ...]
+    nodes: tuple[NodeSpec, ...]
 
 
 def _tail(
@@ -171,7 +171,7 @@ def _tail(
     result: _Tail | Refusal | None = None
     places = list(range(len(cropped_axes) + 2))  # the axis of the layer's result, for each axis
     value = conv.outputs[0]
-    nodes = list[NewNode]()
+    nodes = list[NodeSpec]()
     pending_slices = set[Node]()
     while (reader := _reader(lengths.document, value, pending_slices)) is not None:
         if is_default(reader, "Slice"):
@@ -191,7 +191,7 @@ def _tail(
             if not places:
                 return result
             inputs = tuple(len(nodes) if v is value else v for v in reader.inputs)
-            nodes.append(NewNode(reader.op_type, inputs, reader.attributes, reader))
+            nodes.append(NodeSpec(reader.op_type, inputs, reader.attributes, reader))
         value = reader.outputs[0]
     return result
 
@@ -289,7 +289,7 @@ def _absorb(
     return new_axes, {axis: trim for axis, trim in remainders.items() if trim != NONE}
 
 
-def _slice(document: Document, data: int, node: Node, remainders: Mapping[int, Trim]) -> NewNode:
+def _slice(document: Document, data: int, node: Node, remainders: Mapping[int, Trim]) -> NodeSpec:
     """Return the Slice that takes away the positions that no pad could."""
     bounds = {
         "starts": [trim.begin for trim in remainders.values()],
@@ -298,7 +298,7 @@ def _slice(document: Document, data: int, node: Node, remainders: Mapping[int, T
     }
     inputs, attributes = as_inputs(document, BOUNDS_OPSET, bounds)
     numbers = (np.array(vector, np.int64) for vector in inputs.values())
-    return NewNode("Slice", (data, *numbers), attributes, node)
+    return NodeSpec("Slice", (data, *numbers), attributes, node)
 
 
 def _merge_pad(

@@ -40,7 +40,7 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.document import Document, Node, Value, graph_of
 from widthfold_onnx.model.shapes.arithmetic import BROADCAST_OPSET
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.companions.companion import Exchange, NewNode
+from widthfold_onnx.rules.companions.companion import Exchange, NodeSpec
 
 WHERE_OPSET = 9
 """Where exists since then."""
@@ -79,19 +79,19 @@ def _slope_problem(
 
 def _nodes(
     document: Document, data: Value, slope: Value, slopes: Array
-) -> tuple[NewNode, ...] | Refusal:
+) -> tuple[NodeSpec, ...] | Refusal:
     least, most = float(slopes.min(initial=np.inf)), float(slopes.max(initial=-np.inf))
     with np.errstate(over="ignore"):
         is_held = float(np.float32(least)) == least
     if is_held and np.unique(slopes.view(f"u{slopes.itemsize}")).size == 1:
-        return (NewNode("LeakyRelu", (data,), {"alpha": least}),)
-    product = NewNode("Mul", (data, slope))
+        return (NodeSpec("LeakyRelu", (data,), {"alpha": least}),)
+    product = NodeSpec("Mul", (data, slope))
     sizes = np.abs(slopes)
     is_normal = bool(((np.finfo(slopes.dtype).tiny <= sizes) & (sizes < np.inf)).all())
     if is_normal and most <= 1 and (least > 0 or slopes.dtype == np.float32):
-        return product, NewNode("Max", (0, data))
+        return product, NodeSpec("Max", (0, data))
     if is_normal and least >= 1:
-        return product, NewNode("Min", (data, 0))
+        return product, NodeSpec("Min", (data, 0))
     if document.opset < WHERE_OPSET:
         return Refusal(
             Code.OPSET_TOO_OLD,
@@ -101,5 +101,5 @@ def _nodes(
         return Refusal(Code.INEXACT, "one of the slopes is -0, and Where may return 0 for it")
     # Of the rank of the slopes: ONNX Runtime broadcasts a lone number slowly along extents of 1.
     zero, unit = (np.full((1,) * slopes.ndim, number, slopes.dtype) for number in (0, 1))
-    is_negative, factor = NewNode("Less", (data, zero)), NewNode("Where", (0, slope, unit))
-    return is_negative, factor, NewNode("Mul", (data, 1))
+    is_negative, factor = NodeSpec("Less", (data, zero)), NodeSpec("Where", (0, slope, unit))
+    return is_negative, factor, NodeSpec("Mul", (data, 1))

@@ -16,7 +16,7 @@ from __future__ import annotations
 from widthfold_onnx.model.document import Document, Node, graph_of
 from widthfold_onnx.model.shapes.arithmetic import BROADCAST_OPSET
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.companions.companion import Exchange, NewNode
+from widthfold_onnx.rules.companions.companion import Exchange, NodeSpec
 from widthfold_onnx.rules.quantization import dequantizer, is_single
 
 
@@ -33,5 +33,5 @@ def scalar(document: Document, node: Node) -> Exchange | None:
         if is_single(constant.shape):
             matrix = document.read(constant).reshape(1, 1)
             operands = (data, matrix) if number is second else (matrix, data)
-            return Exchange(node, (NewNode(node.op_type, operands),))
+            return Exchange(node, (NodeSpec(node.op_type, operands),))
     return None

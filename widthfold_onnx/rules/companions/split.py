@@ -26,7 +26,7 @@ from itertools import accumulate, pairwise
 from widthfold_onnx.model.document import Document, Node, Value, graph_of
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.companions.companion import Exchange, NewNode
+from widthfold_onnx.rules.companions.companion import Exchange, NodeSpec
 from widthfold_onnx.rules.quantization import dequantizer
 
 
@@ -57,13 +57,13 @@ def split(document: Document, node: Node) -> Exchange | None:
     pads = _pad(document, signal, conv) * len(parts)
     bounds = pairwise(accumulate(parts, initial=0))
     convs = [
-        NewNode("Conv", (i if pads else signal, *(a[begin:end] for a in numbers)), conv.attributes)
+        NodeSpec("Conv", (i if pads else signal, *(a[begin:end] for a in numbers)), conv.attributes)
         for i, (begin, end) in enumerate(bounds)
     ]
     return Exchange(node, (*pads, *convs))
 
 
-def _pad(document: Document, signal: Value, conv: Node) -> list[NewNode]:
+def _pad(document: Document, signal: Value, conv: Node) -> list[NodeSpec]:
     """Return a copy of the Pad that only one Conv reads, for each new Conv.
 
     The runtime merges a Pad with a Conv if nothing else reads it.
@@ -72,7 +72,7 @@ def _pad(document: Document, signal: Value, conv: Node) -> list[NewNode]:
     if pad is None:
         return []
     inputs = tuple(value for value in pad.inputs if value is not None)
-    return [NewNode("Pad", inputs, pad.attributes)] if len(inputs) == len(pad.inputs) else []
+    return [NodeSpec("Pad", inputs, pad.attributes)] if len(inputs) == len(pad.inputs) else []
 
 
 def _sole_maker(document: Document, op_type: str, value: Value, reader: Node) -> Node | None:
