@@ -33,7 +33,7 @@ def append_folded(
     layer: Layer,
     form: Form,
     ends: Ends,
-    parameters: Parameters,
+    constants: FoldedConstants,
 ) -> Node:
     """Append the new nodes of a layer, with extension, moves and cut at ends without a layout.
 
@@ -42,7 +42,7 @@ def append_folded(
         layer: the layer.
         form: the form that replaces it.
         ends: the layouts in which it reads and returns.
-        parameters: the folded weights of the model.
+        constants: the folded parameters of the model.
 
     Returns:
         The folded node.
@@ -55,7 +55,7 @@ def append_folded(
     if ends.output_layout is not None:
         metadata |= PACKED
     inputs = [
-        _input(series, layer, form, parameters, index) for index in range(len(layer.node.inputs))
+        _input(series, layer, form, constants, index) for index in range(len(layer.node.inputs))
     ]
     domain, op_type, attributes = layer.operator.folded_operator(layer.node, form.fold)
     folded_node = series.append(
@@ -97,7 +97,7 @@ def _input(
     series: Series,
     layer: Layer,
     form: Form,
-    parameters: Parameters,
+    constants: FoldedConstants,
     index: int,
 ) -> Value | None:
     """Return an input of the folded node: the value of the original, folded if it is a parameter.
@@ -108,10 +108,10 @@ def _input(
     value, parameter = layer.node.inputs[index], layer.parameters.get(index)
     if parameter is None:
         return value
-    numbers = parameters.of(layer, form.fold, index)
+    numbers = constants.of(layer, form.fold, index)
     if parameter.maker is None:
         return numbers
-    scale_and_zero = parameters.scale_and_zero(layer, form.fold, parameter)
+    scale_and_zero = constants.scale_and_zero(layer, form.fold, parameter)
     # A Conv stores its output channels first, unlike the ConvTranspose that it replaces.
     place = 0 if layer.operator.transposed else parameter.axis
     axis = {"axis": place} if any(parameter.vectors) else {}
@@ -124,12 +124,12 @@ def _differing(first: Dims, second: Dims) -> dict[int, tuple[int, int]]:
     return {i: (a, b) for i, (a, b) in pairs if a is not None and b is not None and a != b}
 
 
-class Parameters:
-    """All folded parameters of a model."""
+class FoldedConstants:
+    """The folded parameters of a model."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
-        self.constants = SharedConstants(document)
+        self.shared = SharedConstants(document)
 
     def of(self, layer: Layer, fold: ConvFold, index: int) -> Value | None:
         """Return the folded numbers of a parameter.
@@ -169,7 +169,7 @@ class Parameters:
     ) -> Value:
         sharing_key = (layer.op, layer.axes, layer.weight_shape, fold.key)
         name, external = f"{constant.value.name}/widthfold", constant.is_external
-        return self.constants.add(
+        return self.shared.add(
             numbers, name, constant.owner, sharing_key=sharing_key, external=external
         )
 

@@ -27,7 +27,7 @@ from widthfold_onnx.model.document import Document, Graph, Node, Value, graph_of
 from widthfold_onnx.model.messages import NodeName
 from widthfold_onnx.model.proto.walk import retain
 from widthfold_onnx.results import RegionReport
-from widthfold_onnx.rewrite.folded_node import Parameters, append_folded
+from widthfold_onnx.rewrite.folded_node import FoldedConstants, append_folded
 from widthfold_onnx.rewrite.guards import GuardedRegions, LayerForms, make_guard
 from widthfold_onnx.rewrite.new_nodes import NodeBuilder, Series, take_over
 from widthfold_onnx.rewrite.record import (
@@ -104,9 +104,9 @@ class Rewriting:
     def carry_out(self) -> onnx.ModelProto:
         """Replace all layers and the ops between them; this changes the document."""
         document = self.document
-        parameters = Parameters(document)
+        constants = FoldedConstants(document)
         emissions = [
-            Emission(document, graph, forms, self.guarded_regions[graph], parameters)
+            Emission(document, graph, forms, self.guarded_regions[graph], constants)
             for graph, forms in self.forms.items()
         ]
         for emission in emissions:
@@ -151,14 +151,14 @@ class Emission:
         graph: the graph.
         forms: the forms of its layers.
         guarded_regions: the regions of packed ops, with guards.
-        parameters: the folded weights of the model.
+        constants: the folded parameters of the model.
     """
 
     document: Document
     graph: Graph
     forms: LayerForms
     guarded_regions: GuardedRegions
-    parameters: Parameters
+    constants: FoldedConstants
     _packed_values: dict[PackedTensor, Value] = field(default_factory=dict, init=False)
     _logical: dict[Value, Value] = field(default_factory=dict, init=False)
     _replacements: dict[Node, list[Node]] = field(default_factory=dict, init=False)
@@ -200,7 +200,7 @@ class Emission:
         ends = self._regions.ends_of[node]
         start = self._value_in(layer.data, ends.input_layout, node)
         series = Series(self.document, start, node, node.outputs[0].name or "")
-        folded_node = append_folded(series, layer, form, ends, self.parameters)
+        folded_node = append_folded(series, layer, form, ends, self.constants)
         take_over(node, folded_node)
         self._replacements[node] += series.nodes
         self._return(node, [series.value], ends.output_layout)
@@ -224,7 +224,7 @@ class Emission:
                 name = f"{value.name}/widthfold"
                 sharing_key = (value, propagated_op.layout)
                 inputs.append(
-                    self.parameters.constants.add(array, name, self.graph, sharing_key=sharing_key)
+                    self.constants.shared.add(array, name, self.graph, sharing_key=sharing_key)
                 )
             else:
                 inputs.append(self._value_in(value, None, reader))
