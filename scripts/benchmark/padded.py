@@ -13,7 +13,7 @@ from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.reading import Reading
-from widthfold_onnx.rules.enumeration import forms_of_factors
+from widthfold_onnx.rules.enumeration import conv_forms
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import ConvLayer, Layer
 
@@ -29,7 +29,7 @@ def pad_channels(model: Path, out: Path, shapes: Shapes) -> int:
             return Refusal(Code.NO_GAIN, "only a Conv of one group is padded")
         grouping = Grouping(*(round_up(channels, TILE) for channels in layer.channels))
         unlimited = FoldOptions(ragged=True, max_flops_growth=1e9, max_bytes_growth=1e9)
-        padded = forms_of_factors(layer, unlimited, (1,) * (1 + len(layer.axes)), grouping=grouping)
+        padded = conv_forms(layer, unlimited, (1,) * (1 + len(layer.axes)), grouping=grouping)
         return next((form for _, form in padded), Refusal(Code.NO_GAIN, "nothing is missing"))
 
     loaded = load(model)

@@ -26,7 +26,7 @@ from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rewrite.record import LAYOUT_KEY
 from widthfold_onnx.rewrite.rewriting import Rewriting
-from widthfold_onnx.rules.enumeration import forms_of_factors
+from widthfold_onnx.rules.enumeration import conv_forms
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
 
@@ -239,7 +239,7 @@ def lifted(model: onnx.ModelProto) -> onnx.ModelProto:
     chosen = []
     for _, layer in read_sites(Reading(document), FoldOptions()):
         assert isinstance(layer, Layer)
-        ((_, form),) = forms_of_factors(layer, FoldOptions(), (1, 1), lift=1)
+        ((_, form),) = conv_forms(layer, FoldOptions(), (1, 1), lift=1)
         assert isinstance(form, Form)
         chosen.append((layer, form))
     return Rewriting.of(document, chosen).carry_out()

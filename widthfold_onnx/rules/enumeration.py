@@ -99,10 +99,10 @@ def forms_at_factor(layer: Layer, options: FoldOptions, factor: int) -> Iterator
         return
     tile_major = options.layout is Layout.NHWC
     for factors in factorizations(options.axis, factor, len(layer.axes)):
-        yield from forms_of_factors(layer, options, factors, tile_major=tile_major)
+        yield from conv_forms(layer, options, factors, tile_major=tile_major)
 
 
-def forms_of_factors(
+def conv_forms(
     layer: ConvLayer,
     options: FoldOptions,
     factors: Factors,
@@ -112,7 +112,7 @@ def forms_of_factors(
     grouping: Grouping | None = None,
     one_sided: bool = False,
 ) -> Iterator[AxisOutcome]:
-    """Yield every form with a given factor per axis.
+    """Yield every form of a Conv with a given factor per axis.
 
     Args:
         layer: the Conv.
@@ -171,7 +171,7 @@ def _of_strides(layer: ConvLayer, options: FoldOptions) -> Iterator[AxisOutcome]
         return
     tile_major = options.layout is Layout.NHWC
     factors = (1,) * (1 + len(layer.axes))
-    for _, form in forms_of_factors(layer, options, factors, tile_major=tile_major, one_sided=True):
+    for _, form in conv_forms(layer, options, factors, tile_major=tile_major, one_sided=True):
         yield form.spec.axis if isinstance(form, Form) else "strides", form
 
 

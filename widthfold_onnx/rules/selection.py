@@ -11,9 +11,9 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.enumeration import (
     AxisOutcome,
     Factors,
+    conv_forms,
     factorizations,
     forms_at_factor,
-    forms_of_factors,
     groupings,
     summed_taps,
 )
@@ -130,7 +130,7 @@ def lift_of(layer: Layer, options: FoldOptions) -> Form | Refusal:
     """Return the form that lifts a layer of one axis, and changes nothing else."""
     problem = search_problem(layer, options)
     if problem is None and _is_of_one_axis(layer):
-        for form in _legal(forms_of_factors(layer, options, (1,) * len(layer.positions), lift=1)):
+        for form in _legal(conv_forms(layer, options, (1,) * len(layer.positions), lift=1)):
             if form.spec.is_lift_alone:
                 return form
     return problem or Refusal(Code.NO_GAIN, "it has no axis to add")
@@ -169,7 +169,7 @@ def every_form(
     options = replace(options, ragged=True)
     unfolded = (1,) * len(layer.positions)
     if wide_problem(layer, options) is not None:
-        yield from _legal(forms_of_factors(layer, options, unfolded, lift=1))
+        yield from _legal(conv_forms(layer, options, unfolded, lift=1))
         return
     full_extents = [n for n in layer.positions[1:] if n is not None and n <= MAX_WHOLE]
     # A lifted Conv is not computed by the channels-last kernels, so that order is not tried.
@@ -183,7 +183,7 @@ def every_form(
             if not folds_open_axes and _folds_open_axis(layer, factors):
                 continue
             for lift, order in ways:
-                forms = forms_of_factors(
+                forms = conv_forms(
                     layer, options, factors, lift=lift, tile_major=order, one_sided=True
                 )
                 for form in _legal(forms):
@@ -194,7 +194,7 @@ def every_form(
     if options.axis is AxisName.AUTO:
         yield from summed_taps(layer, options)
         for grouping in groupings(layer):
-            yield from _legal(forms_of_factors(layer, options, unfolded, grouping=grouping))
+            yield from _legal(conv_forms(layer, options, unfolded, grouping=grouping))
 
 
 def _folds_open_axis(layer: ConvLayer, factors: Factors) -> bool:

@@ -14,7 +14,7 @@ from tests.folding import read, rewriting
 from widthfold_onnx.algebra.channels import Grouping
 from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.enumeration import forms_at_factor, forms_of_factors
+from widthfold_onnx.rules.enumeration import conv_forms, forms_at_factor
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.selection import preferred_form
@@ -111,12 +111,12 @@ def chosen(base: Base, layer: Layer) -> Form | Refusal:
         return preferred_form(layer, base.options, factor)
     outcomes = forms_at_factor(layer, base.options, factor or 1)
     if base.grouping is not None:
-        outcomes = forms_of_factors(
+        outcomes = conv_forms(
             layer, base.options, (1,) * len(base.shape[1:]), grouping=base.grouping
         )
     legal = [r for _, r in outcomes if isinstance(r, Form)]
     if base.alone:
-        every = forms_of_factors(layer, base.options, (1, *base.alone), one_sided=True)
+        every = conv_forms(layer, base.options, (1, *base.alone), one_sided=True)
         kinds = {"sub-pixel", "sub-pixel+sub-pixel"}
         legal = [r for _, r in every if isinstance(r, Form) and r.spec.kind in kinds]
     return next((r for r in legal if r.fold.dense == base.dense), Refusal(Code.NO_GAIN, "no form"))

@@ -17,10 +17,10 @@ from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.rewrite.plan import EMPTY
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rules.enumeration import (
+    conv_forms,
     factorizations,
     form_of,
     forms_at_factor,
-    forms_of_factors,
     groupings,
     summed_taps,
 )
@@ -170,7 +170,7 @@ def test_one_side_alone_is_folded_where_that_is_asked_for() -> None:
     options = FoldOptions(factor=2, ragged=True)
 
     def kinds(factors: tuple[int, ...], *, one_sided: bool) -> set[tuple[str, int, int]]:
-        outcomes = forms_of_factors(layer, options, factors, one_sided=one_sided)
+        outcomes = conv_forms(layer, options, factors, one_sided=one_sided)
         forms = [form for _, form in outcomes if isinstance(form, Form)]
         return {
             (

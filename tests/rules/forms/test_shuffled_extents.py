@@ -13,7 +13,7 @@ from tests.running import LEVELS, run
 from widthfold_onnx.decide.decisions import decisions_of
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.enumeration import forms_of_factors
+from widthfold_onnx.rules.enumeration import conv_forms
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.selection import every_form
@@ -38,7 +38,7 @@ def sub_pixel(
     forms: list[Form | Refusal] = []
 
     def choose(layer: Layer) -> Form | Refusal:
-        forms.extend(outcome for _, outcome in forms_of_factors(layer, options, (1, 1, 1)))
+        forms.extend(outcome for _, outcome in conv_forms(layer, options, (1, 1, 1)))
         return forms[0]
 
     return rewritten(model, options, choose), forms
