@@ -110,14 +110,14 @@ class Code(StrEnum):
     GUARD_NOT_PROVED = "guard-not-proved"
 
     @property
-    def progress(self) -> int:
+    def order(self) -> int:
         """Return the place of a code in the order of the checks: a larger one was reached later."""
         return list(Code).index(self)
 
     @property
     def is_of_a_form(self) -> bool:
         """True if another form of the same layer may be legal."""
-        return self.progress >= Code.EMPTY_TENSOR.progress
+        return self.order >= Code.EMPTY_TENSOR.order
 
 
 @dataclass(frozen=True)

@@ -110,10 +110,10 @@ def furthest_refusals(refusals: Sequence[tuple[str, Refusal]]) -> dict[str, Refu
     best: dict[str, Refusal] = {}
     for axis, refusal in refusals:
         previous = best.get(axis)
-        if previous is None or refusal.code.progress > previous.code.progress:
+        if previous is None or refusal.code.order > previous.code.order:
             best[axis] = refusal
     single = {axis: refusal for axis, refusal in best.items() if "+" not in axis}
-    return dict(sorted(single.items(), key=lambda item: -item[1].code.progress))
+    return dict(sorted(single.items(), key=lambda item: -item[1].code.order))
 
 
 def search_problem(layer: Layer, options: FoldOptions) -> Refusal | None:
