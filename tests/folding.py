@@ -41,7 +41,7 @@ def exchange_all(
 ) -> tuple[onnx.ModelProto, list[Match]]:
     """Return a model in which companions replace all nodes that have an equal, and all matches."""
     matches = find_matches(proto, None, names)
-    nodes = [(m.companion, m.name) for m in matches if not isinstance(m.outcome, Refusal)]
+    nodes = [(m.companion, m.name) for m in matches if not isinstance(m.replacements, Refusal)]
     return exchanged(proto, None, nodes)[0], matches
 
 
@@ -54,9 +54,9 @@ def read(model: onnx.ModelProto, options: FoldOptions) -> Reading:
 def rewriting(reading: Reading, options: FoldOptions, choose: Choose) -> Rewriting:
     """Settle on the forms that `choose` returns; layers that it refuses stay."""
     layers = [
-        (decision.layer, decision.outcome)
+        (decision.layer, decision.form)
         for decision in decisions_of(reading, options, choose)
-        if decision.layer is not None and isinstance(decision.outcome, Form)
+        if decision.layer is not None and isinstance(decision.form, Form)
     ]
     return Rewriting.of(reading.document, layers)
 

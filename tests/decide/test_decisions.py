@@ -54,7 +54,7 @@ def test_every_site_is_decided_in_graph_order(model: onnx.ModelProto) -> None:
     options = FoldOptions(factor=4, skip=("b",))
     decisions = decisions_of(Drafting(model, None, options).reading(EMPTY), options, choose)
     assert [(d.site.name, d.layer is None) for d in decisions] == [("b", True), ("a", False)]
-    skipped, folded = (decision.outcome for decision in decisions)
+    skipped, folded = (decision.form for decision in decisions)
     assert isinstance(skipped, Refusal)
     assert skipped.code == Code.NOT_SELECTED
     assert isinstance(folded, Form)

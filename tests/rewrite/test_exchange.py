@@ -9,7 +9,7 @@ from onnx import parser
 
 from tests.folding import exchange_all, fold_model
 from tests.rewrite.proved import assert_proved
-from tests.rules.companions.prelu import LEAKY, MAX, PRELU, WHERE, net, outcome
+from tests.rules.companions.prelu import LEAKY, MAX, PRELU, WHERE, net, replacements
 from tests.rules.companions.prelu import keeping_inf as keeping_inf
 from tests.running import run
 from widthfold_onnx import UsageError
@@ -38,7 +38,7 @@ net (float[2,3] x) => (float[2,3] y) { y = own.act (x) }
 def test_companions_stand_in_bodies_and_functions_and_share_constants() -> None:
     before = parser.parse_model(SHARED)
     after, matches = exchange_all(before, PRELU)
-    assert sorted(match.outcome for match in matches) == sorted(
+    assert sorted(match.replacements for match in matches) == sorted(
         [MAX, MAX, LEAKY, LEAKY, LEAKY, WHERE, WHERE]
     )
     onnx.checker.check_model(after, full_check=True)
@@ -55,7 +55,7 @@ def test_companions_stand_in_bodies_and_functions_and_share_constants() -> None:
 
 
 def test_a_function_that_cannot_be_inlined_is_refused() -> None:
-    result = outcome(parser.parse_model(OTHER_OPSET))
+    result = replacements(parser.parse_model(OTHER_OPSET))
     assert isinstance(result, Refusal)
     assert result.code == Code.IN_FUNCTION
 

@@ -74,8 +74,8 @@ def test_a_split_has_equal_parts_or_those_that_it_names() -> None:
 
 @pytest.mark.parametrize("sizes", [[1, 3], [5], [0, 5], [1, 2, 2]])
 def test_a_split_that_leaves_channels_out_or_a_part_empty_is_refused(sizes: list[int]) -> None:
-    outcome = op("y, z = Split (x, s)", s=sizes).split_sizes(5)
-    assert outcome == Refusal(Code.UNEVEN_PARTS, "5 channels are split into 2 parts")
+    result = op("y, z = Split (x, s)", s=sizes).split_sizes(5)
+    assert result == Refusal(Code.UNEVEN_PARTS, "5 channels are split into 2 parts")
 
 
 def test_a_resize_is_given_scales_or_sizes() -> None:
@@ -96,9 +96,9 @@ def test_a_resize_is_given_scales_or_sizes() -> None:
     ],
 )
 def test_a_resize_of_other_meaning_is_refused(attributes: str) -> None:
-    outcome = op(f"y = Resize <{attributes}> (x, , , s)", s=[10, 14]).scales_or_sizes()
-    assert isinstance(outcome, Refusal)
-    assert outcome.code == Code.NOT_CARRIED
+    result = op(f"y = Resize <{attributes}> (x, , , s)", s=[10, 14]).scales_or_sizes()
+    assert isinstance(result, Refusal)
+    assert result.code == Code.NOT_CARRIED
 
 
 def test_numbers_become_inputs_where_the_operator_set_has_them() -> None:

@@ -88,7 +88,7 @@ class Drafting:
         companions = [
             CompanionPlan(graph=match.name.graph, node=match.name.node, companion=match.companion)
             for match in matches
-            if not isinstance(match.outcome, Refusal)
+            if not isinstance(match.replacements, Refusal)
         ]
         return msgspec.structs.replace(self.base_plan, companions=tuple(sorted(companions)))
 
@@ -124,17 +124,17 @@ class Drafting:
 
 @dataclass(frozen=True)
 class Decision:
-    """A site and its outcome.
+    """A site with its form, or with the reason why it has none.
 
     Attributes:
         site: the node.
         layer: the site with weight and geometry; None where it could not or need not be read.
-        outcome: the form, or the reason why there is none.
+        form: the form, or the reason why there is none.
     """
 
     site: Site
     layer: Layer | None
-    outcome: Form | Refusal
+    form: Form | Refusal
 
     @property
     def name(self) -> NodeName:
@@ -186,10 +186,10 @@ def layer_plans(decisions: Iterable[Decision]) -> list[LayerPlan]:
             graph=decision.name.graph,
             node=decision.name.node,
             structure=structure_of(decision.layer),
-            form=decision.outcome.spec,
+            form=decision.form.spec,
         )
         for decision in decisions
-        if decision.layer is not None and isinstance(decision.outcome, Form)
+        if decision.layer is not None and isinstance(decision.form, Form)
     ]
 
 

@@ -215,12 +215,12 @@ def site_report(decision: Decision, hint: str = "", gain: Gain | None = None) ->
         hint: options that would fold the site if it is refused (`decide.hints`), or "".
         gain: the measured gain of the site alone.
     """
-    outcome = decision.outcome
-    if isinstance(outcome, Refusal):
-        reason = "; ".join(filter(None, (outcome.reason, hint)))
-        return _refused_site(decision.name, decision.site.op, replace(outcome, reason=reason), gain)
+    form = decision.form
+    if isinstance(form, Refusal):
+        reason = "; ".join(filter(None, (form.reason, hint)))
+        return _refused_site(decision.name, decision.site.op, replace(form, reason=reason), gain)
     assert decision.layer is not None
-    return _folded_layer(decision.layer, outcome, gain)
+    return _folded_layer(decision.layer, form, gain)
 
 
 def _refused_site(
@@ -284,8 +284,8 @@ def companion_reports(
     """
     reports = []
     for name in dict.fromkeys(match.companion for match in matches):
-        outcomes = [(match, match.outcome) for match in matches if match.companion is name]
-        exchanges = [(m.name.node, ops) for m, ops in outcomes if not isinstance(ops, Refusal)]
+        pairs = [(match, match.replacements) for match in matches if match.companion is name]
+        exchanges = [(m.name.node, ops) for m, ops in pairs if not isinstance(ops, Refusal)]
         companion_gains = (gains or {}).get(name, ())
         is_exchanged = name in exchanged_companions
         reason = _not_taken(companion_gains) if companion_gains else default_reason
@@ -297,7 +297,7 @@ def companion_reports(
                 replacements=list(dict.fromkeys(", ".join(ops) for _, ops in exchanges)),
                 refused=[
                     Stop(node=m.name.node, op=m.op, code=refusal.code.value, reason=refusal.reason)
-                    for m, refusal in outcomes
+                    for m, refusal in pairs
                     if isinstance(refusal, Refusal)
                 ],
                 reason="" if is_exchanged or not exchanges else reason,

@@ -107,10 +107,10 @@ def _site(
     decision: Decision, reading: Reading, hint: str, options: FoldOptions, factor: int
 ) -> InspectSite:
     """Describe a site. A site that was skipped before it was read is read now, for its shapes."""
-    site, layer, outcome = decision.site, decision.layer, decision.outcome
+    site, layer, form = decision.site, decision.layer, decision.form
     folded_as = read_fold(site.node).form if FOLD_KEY in site.node.metadata_props else None
-    choices, refusals = ([], {}) if folded_as is not None else _outcomes(decision, options, factor)
-    if layer is None and isinstance(outcome, Refusal) and outcome.code in KEPT:
+    choices, refusals = ([], {}) if folded_as is not None else _choices(decision, options, factor)
+    if layer is None and isinstance(form, Refusal) and form.code in KEPT:
         result = reading.layer(site)
         layer = None if isinstance(result, Refusal) else result
     return InspectSite(
@@ -149,13 +149,13 @@ def _geometry(layer: Layer, options: FoldOptions) -> dict[str, Any]:
     }
 
 
-def _outcomes(
+def _choices(
     decision: Decision, options: FoldOptions, factor: int
 ) -> tuple[list[FormChoice], dict[str, Refusal]]:
     """Return the preferred form of each axis, best first, and the refusals of the other axes."""
-    layer, outcome = decision.layer, decision.outcome
-    if isinstance(outcome, Refusal) and (layer is None or not outcome.code.is_of_a_form):
-        return [], {ANY_AXIS: outcome}
+    layer, refusal = decision.layer, decision.form
+    if isinstance(refusal, Refusal) and (layer is None or not refusal.code.is_of_a_form):
+        return [], {ANY_AXIS: refusal}
     assert layer is not None
     forms: list[tuple[str, Form]] = []
     refusals: list[tuple[str, Refusal]] = []
@@ -173,17 +173,16 @@ def _outcomes(
     }
 
 
-def _choice(layer: Layer, outcome: Form) -> FormChoice:
+def _choice(layer: Layer, form: Form) -> FormChoice:
     inputs, outputs = layer.channels
-    fold = outcome.fold
     return FormChoice(
-        axis=outcome.spec.axis,
-        factor=outcome.spec.factor,
-        form=outcome.label,
-        channels="{} -> {}".format(*fold.channels(inputs, outputs)),
-        flops_ratio=round(outcome.flops_ratio, 4),
-        bytes_ratio=round(outcome.bytes_ratio, 4),
-        structural_zeros=round(fold.structural_zeros(), 4),
+        axis=form.spec.axis,
+        factor=form.spec.factor,
+        form=form.label,
+        channels="{} -> {}".format(*form.fold.channels(inputs, outputs)),
+        flops_ratio=round(form.flops_ratio, 4),
+        bytes_ratio=round(form.bytes_ratio, 4),
+        structural_zeros=round(form.fold.structural_zeros(), 4),
     )
 
 

@@ -30,19 +30,19 @@ class Match:
         companion: its name.
         name: name of the node.
         op: its operator type.
-        outcome: operators of the nodes that take its place, or why there are none.
+        replacements: operators of the nodes that take its place, or why there are none.
     """
 
     companion: Companion
     name: NodeName
     op: str
-    outcome: tuple[str, ...] | Refusal
+    replacements: tuple[str, ...] | Refusal
 
 
 def find_matches(
     proto: onnx.ModelProto, folder: Path | None, names: Collection[Companion]
 ) -> list[Match]:
-    """Return the outcome of every node that companions match; none if the model contains folds.
+    """Return every node that companions match, with its replacements; none in a folded model.
 
     Args:
         proto: a checked model; it stays as it is.
@@ -92,24 +92,24 @@ def _exchanges_of(
     for scope, node in document.nodes(operators):
         companion = operators[operator_of(node)]
         name = NodeName(scope.path, shown_name(node))
-        outcome = _outcome(document, scope, node, COMPANIONS[companion])
-        if isinstance(outcome, Refusal):
-            exchanges.append((Match(companion, name, node.op_type, outcome), None))
-        elif outcome is not None:
-            op_types = tuple(spec.op_type for spec in outcome.nodes)
-            exchanges.append((Match(companion, name, node.op_type, op_types), outcome))
+        exchange = _exchange_of(document, scope, node, COMPANIONS[companion])
+        if isinstance(exchange, Refusal):
+            exchanges.append((Match(companion, name, node.op_type, exchange), None))
+        elif exchange is not None:
+            op_types = tuple(spec.op_type for spec in exchange.nodes)
+            exchanges.append((Match(companion, name, node.op_type, op_types), exchange))
     return document, exchanges
 
 
-def _outcome(
+def _exchange_of(
     document: Document, scope: Scope, node: Node, rule: CompanionRule
 ) -> Exchange | Refusal | None:
     if scope.proto is None and not rule.inlines:
         return None
-    outcome = place_problem(document, scope, node) or rule.exchange(document, node)
-    if rule.keeps_inf and isinstance(outcome, Exchange) and not prelu_keeps_inf():
+    exchange = place_problem(document, scope, node) or rule.exchange(document, node)
+    if rule.keeps_inf and isinstance(exchange, Exchange) and not prelu_keeps_inf():
         return Refusal(Code.INEXACT, f"{node.op_type} of this ONNX Runtime returns NaN for an Inf")
-    return outcome
+    return exchange
 
 
 def _make_nodes(

@@ -91,7 +91,7 @@ def fit(reading: Reading, plan: Plan) -> FittedPlan:
         for name in plan.frozen
         if name in reading.missing_weights
     }
-    matches = {(match.companion, match.name): match.outcome for match in reading.matches}
+    matches = {(match.companion, match.name): match.replacements for match in reading.matches}
     companion_misfits = {
         part: misfit
         for part in plan.companions
@@ -103,8 +103,8 @@ def fit(reading: Reading, plan: Plan) -> FittedPlan:
     ]
     options = plan.options
     layers = [(part, _fitted_layer(reading, part, options)) for part in plan.layers]
-    layer_misfits = [outcome for _, outcome in layers if isinstance(outcome, Misfit)]
-    replaced = [outcome for _, outcome in layers if not isinstance(outcome, Misfit)]
+    layer_misfits = [misfit for _, misfit in layers if isinstance(misfit, Misfit)]
+    replaced = [layer for _, layer in layers if not isinstance(layer, Misfit)]
     return FittedPlan(
         plan=msgspec.structs.replace(
             plan,
@@ -113,7 +113,7 @@ def fit(reading: Reading, plan: Plan) -> FittedPlan:
                 part for part in dict.fromkeys(plan.companions) if part not in companion_misfits
             ),
             padding=_fitted_padding(plan.padding, reading.padding_misfits),
-            layers=tuple(part for part, outcome in layers if not isinstance(outcome, Misfit)),
+            layers=tuple(part for part, layer in layers if not isinstance(layer, Misfit)),
         ),
         reading=reading,
         layers=replaced,
@@ -140,13 +140,13 @@ def _op_of(reading: Reading, name: NodeName) -> str:
 
 def _companion_misfit(
     part: CompanionPlan,
-    matches: Mapping[tuple[Companion, NodeName], Sequence[str] | Refusal],
+    matches: Mapping[tuple[Companion, NodeName], tuple[str, ...] | Refusal],
 ) -> Misfit | None:
     """Return why a node cannot be replaced; `matches` has every node that matches."""
-    outcome = matches.get((part.companion, part.name))
-    if outcome is not None and not isinstance(outcome, Refusal):
+    replacements = matches.get((part.companion, part.name))
+    if isinstance(replacements, tuple):
         return None
-    reason = "no node of this name matches" if outcome is None else outcome.reason
+    reason = "no node of this name matches" if replacements is None else replacements.reason
     kind = part.companion.value
     return Misfit(part.name, kind, f"companion {kind}: {reason}")
 

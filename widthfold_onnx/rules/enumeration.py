@@ -43,7 +43,8 @@ Factors = tuple[int, ...]
 """A factor per axis: of the batch first, then of every spatial axis. Their product is the factor of
 the form. The factors (1, 2, 4) fold the height of an image by 2 and the width by 4."""
 
-AxisOutcome = tuple[str, Form | Refusal]
+AxisForm = tuple[str, Form | Refusal]
+"""The names of the axes that are folded, joined by "+", and a form of them or its refusal."""
 
 NO_SUCH_FORM = Refusal(Code.INCONSISTENT_ATTRIBUTES, "the layer has no such form")
 
@@ -81,7 +82,7 @@ def _spatial_form(layer: ConvLayer, options: FoldOptions, spec: FormSpec) -> For
     return proposal if isinstance(proposal, Refusal) else legal_form(proposal)
 
 
-def forms_at_factor(layer: Layer, options: FoldOptions, factor: int) -> Iterator[AxisOutcome]:
+def forms_at_factor(layer: Layer, options: FoldOptions, factor: int) -> Iterator[AxisForm]:
     """Yield every form at a factor, legal or refused, each with the names of its axes.
 
     Args:
@@ -111,7 +112,7 @@ def conv_forms(
     tile_major: bool = False,
     grouping: Grouping | None = None,
     one_sided: bool = False,
-) -> Iterator[AxisOutcome]:
+) -> Iterator[AxisForm]:
     """Yield every form of a Conv with a given factor per axis.
 
     Args:
@@ -165,7 +166,7 @@ def conv_forms(
             yield label, _spatial_form(layer, options, spec)
 
 
-def _of_strides(layer: ConvLayer, options: FoldOptions) -> Iterator[AxisOutcome]:
+def _of_strides(layer: ConvLayer, options: FoldOptions) -> Iterator[AxisForm]:
     """Yield the forms that fold strides and nothing else; none if all strides are 1."""
     if not any(axis.stride > 1 or axis.base_dilation > 1 for axis in layer.axes):
         return

@@ -9,7 +9,7 @@ from typing import TypeGuard
 from widthfold_onnx.options import FACTORS, STRIDES_ALONE, AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.enumeration import (
-    AxisOutcome,
+    AxisForm,
     Factors,
     conv_forms,
     factorizations,
@@ -38,11 +38,11 @@ def preferred_form(layer: Layer, options: FoldOptions, factor: int) -> Form | Re
     problem = wide_problem(layer, options) or _weight_problem(layer)
     if problem is not None:
         return problem
-    outcomes = list(forms_at_factor(layer, options, factor))
-    legal = [outcome for _, outcome in outcomes if isinstance(outcome, Form)]
+    forms = list(forms_at_factor(layer, options, factor))
+    legal = [form for _, form in forms if isinstance(form, Form)]
     if legal:
         return min(legal, key=lambda form: preference(layer, form, factor))
-    refusals = [(axis, outcome) for axis, outcome in outcomes if isinstance(outcome, Refusal)]
+    refusals = [(axis, form) for axis, form in forms if isinstance(form, Refusal)]
     if not refusals and factor == STRIDES_ALONE:
         return Refusal(Code.NO_STRIDES, "it has no stride to fold (--form strides)")
     if not refusals:
@@ -221,9 +221,9 @@ def _of_product(layer: ProductLayer, options: FoldOptions) -> Iterator[Form]:
             return
 
 
-def _legal(outcomes: Iterable[AxisOutcome]) -> Iterator[Form]:
-    """Yield the forms among outcomes."""
-    for _, form in outcomes:
+def _legal(forms: Iterable[AxisForm]) -> Iterator[Form]:
+    """Yield the forms that are legal."""
+    for _, form in forms:
         if isinstance(form, Form):
             yield form
 

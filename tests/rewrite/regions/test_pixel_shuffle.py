@@ -30,9 +30,9 @@ def upsampling(g: Builder, value: str, out: int, **attributes) -> str:
 def sub_pixel_and_square(layer: Layer) -> Form:
     """A ConvTranspose in its sub-pixel form, a Conv by 2 along both axes: one layout."""
     factor = 1 if layer.op == "ConvTranspose" else 4
-    outcomes = [r for _, r in forms_at_factor(layer, LOOSE, factor)]
+    forms = [r for _, r in forms_at_factor(layer, LOOSE, factor)]
     kinds = ("sub-pixel+sub-pixel", "interleaved+interleaved")
-    return next(r for r in outcomes if isinstance(r, Form) and r.spec.kind in kinds)
+    return next(r for r in forms if isinstance(r, Form) and r.spec.kind in kinds)
 
 
 def folded(model: onnx.ModelProto, count: int) -> onnx.ModelProto:

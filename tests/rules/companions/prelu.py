@@ -21,11 +21,11 @@ def net(slope: str, extents: str = "2,3,7", *, opset: int = 17, ir: int = 8) -> 
     return parser.parse_model(text)
 
 
-def outcome(model: onnx.ModelProto) -> tuple[str, ...] | Refusal:
+def replacements(model: onnx.ModelProto) -> tuple[str, ...] | Refusal:
     after, matches = exchange_all(model, PRELU)
     (match,) = matches
-    assert (after is model) == isinstance(match.outcome, Refusal)
-    return match.outcome
+    assert (after is model) == isinstance(match.replacements, Refusal)
+    return match.replacements
 
 
 @pytest.fixture(autouse=True)

@@ -88,7 +88,7 @@ ENDS = {"s": [0], "e": [-12], "a": [2]}
 def test_a_causal_conv_loses_its_slice_at_every_length() -> None:
     before = net(f"c = Conv<pads=[12,12], dilations=[2]>(x, w) {SLICE % 'c'}", **ENDS)
     after, (match,) = exchange_all(before, CROP)
-    assert (match.outcome, ops(after)) == (("Conv",), ["Conv"])
+    assert (match.replacements, ops(after)) == (("Conv",), ["Conv"])
     (pads,) = [list(a.ints) for a in after.graph.node[0].attribute if a.name == "pads"]
     assert pads == [12, 0]
     assert [tensor.name for tensor in after.graph.initializer] == ["w"]
@@ -103,7 +103,7 @@ def test_the_new_conv_keeps_name_and_documentation() -> None:
     before = net(f"[own] c = Conv<pads=[12,12]>(x, w) [cut] r = Relu (c) {SLICE % 'r'}", **ENDS)
     before.graph.node[0].doc_string = "the first one"
     after, (match,) = exchange_all(before, CROP)
-    assert (match.name.node, match.outcome) == ("own", ("Conv", "Relu"))
+    assert (match.name.node, match.replacements) == ("own", ("Conv", "Relu"))
     first, second = after.graph.node
     assert (first.name, first.doc_string, second.name) == ("own", "the first one", "cut")
     assert first.output[0] != "c"  # another value has another name
@@ -203,7 +203,7 @@ def test_bounds_that_follow_from_extents_are_followed() -> None:
     before = net(body, weight=(3, 3, 7), s=[0], a=[2], i=2, t=2)
     before.graph.initializer.append(numpy_helper.from_array(numbers((3, 3, 3)), "v"))
     after, matches = exchange_all(before, CROP)
-    assert [match.outcome for match in matches] == [("Conv",)] * 3
+    assert [match.replacements for match in matches] == [("Conv",)] * 3
     assert "Shape" not in ops(after)
     shapes = [(1, 3, n) for n in (1, 2, 5, 13)]
     assert assert_same(before, after, shapes) == len(shapes)
@@ -215,7 +215,7 @@ def test_the_end_of_a_transposed_conv_is_followed() -> None:
     e = Sub (m, t) y = Slice (c, s, e, a)"""
     before = net(body, "1,5,N", s=[2], a=[2], t=[3])
     after, (match,) = exchange_all(before, CROP)
-    assert (match.outcome, pads_of(after)) == (("ConvTranspose",), [3, 3])
+    assert (match.replacements, pads_of(after)) == (("ConvTranspose",), [3, 3])
     shapes = [(1, 5, n) for n in (1, 2, 5, 13)]
     assert assert_same(before, after, shapes) == 4
     assert_proved(before, after, 0)
@@ -229,7 +229,7 @@ def test_a_trim_that_passes_through_a_squeeze_spares_two_axes() -> None:
     factors = numpy_helper.from_array(numbers((5, 1, 1)), "f")
     before.graph.initializer.append(factors)
     after, (match,) = exchange_all(before, CROP)
-    assert match.outcome == ("Conv", "Squeeze", "Mul", "Unsqueeze")
+    assert match.replacements == ("Conv", "Squeeze", "Mul", "Unsqueeze")
     assert pads_of(after) == [0, 2, 2, 0, 1, 2]
     assert assert_same(before, after, [(2, 3, 1, 5, 7), (2, 3, 1, 11, 4), (2, 3, 1, 1, 9)]) >= 2
     factors.CopyFrom(numpy_helper.from_array(numbers((5, 5, 1)), "f"))
@@ -251,7 +251,7 @@ def test_what_no_pad_takes_stays_a_slice() -> None:
     body = f"c = Conv<pads=[3,4], strides=[2]>(x, w) r = Relu (c) {SLICE % 'r'}"
     before = net(body, "1,3,23", s=[1, 3], e=[4, -3], a=[1, -1])
     after, (match,) = exchange_all(before, CROP)
-    assert (match.outcome, pads_of(after)) == (("Conv", "Relu", "Slice"), [1, 0])
+    assert (match.replacements, pads_of(after)) == (("Conv", "Relu", "Slice"), [1, 0])
     stored = {t.name: numpy_helper.to_array(t).tolist() for t in after.graph.initializer}
     starts, ends, axes = (stored[name] for name in after.graph.node[-1].input[1:])
     assert (starts, ends, axes) == ([1, 2], [-1, -1], [1, 2])
@@ -265,7 +265,7 @@ def test_a_stride_that_skips_the_end_lets_the_pad_go_further() -> None:
     for extent, remaining in ((16, False), (17, True)):
         before = net(body, f"1,3,{extent}", s=[0], e=[-3], a=[2])
         after, (match,) = exchange_all(before, CROP)
-        assert match.outcome == (("Conv", "Slice") if remaining else ("Conv",))
+        assert match.replacements == (("Conv", "Slice") if remaining else ("Conv",))
         assert assert_same(before, after, [(1, 3, extent)]) == 1
 
 
@@ -333,7 +333,7 @@ def test_a_slice_that_cannot_become_pads_is_refused(
 ) -> None:
     before = net(f"c = Conv<pads=[{pads}]>(x, w) {SLICE % 'c'}", data, **{**ENDS, **bounds})
     after, (match,) = exchange_all(before, CROP)
-    assert (after is before, match.outcome) == (True, refusal)
+    assert (after is before, match.replacements) == (True, refusal)
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ def test_a_bound_that_a_caller_may_change_is_unknown() -> None:
     before = net(f"c = Conv<pads=[9,9]>(x, w) {SLICE % 'c'}", "1,3,41", **ENDS)
     before.graph.input.append(helper.make_tensor_value_info("e", 7, [1]))
     _, (match,) = exchange_all(before, CROP)
-    assert match.outcome == Refusal(Code.UNKNOWN_EXTENT, DEPENDS)
+    assert match.replacements == Refusal(Code.UNKNOWN_EXTENT, DEPENDS)
 
 
 def test_statistics_of_all_positions_keep_a_slice() -> None:
@@ -396,7 +396,7 @@ def test_layers_of_a_body_are_cropped_and_those_of_a_function_are_not() -> None:
     { c = Conv<pads=[2,2]> (m, w)  n = Slice (c, s, e, a) }"""
     before = parser.parse_model(text)
     after, matches = exchange_all(before, CROP)
-    assert [match.outcome for match in matches] == [("Conv",)]
+    assert [match.replacements for match in matches] == [("Conv",)]
     onnx.checker.check_model(after, full_check=True)
     for chosen in (True, False):
         feeds = {"x": numbers((1, 1, 9)), "b": np.array(chosen)}

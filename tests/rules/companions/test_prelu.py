@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper, parser
 from tests.folding import exchange_all, fold_model
 from tests.lacking import needs_prelu
 from tests.rewrite.proved import assert_proved
-from tests.rules.companions.prelu import LEAKY, MAX, MIN, PRELU, WHERE, net, outcome
+from tests.rules.companions.prelu import LEAKY, MAX, MIN, PRELU, WHERE, net, replacements
 from tests.rules.companions.prelu import keeping_inf as keeping_inf
 from tests.running import run
 from widthfold_onnx.options import FoldOptions
@@ -37,7 +37,7 @@ def edges(channels: int) -> np.ndarray:
 
 def test_prelu_stays_where_the_runtime_makes_nan_of_inf(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "prelu_keeps_inf", lambda: False)
-    result = outcome(net("float[3,1] s = {0.3, 0.5, 1.0}"))
+    result = replacements(net("float[3,1] s = {0.3, 0.5, 1.0}"))
     assert isinstance(result, Refusal)
     assert (result.code, "NaN for an Inf" in result.reason) == (Code.INEXACT, True)
 
@@ -71,7 +71,7 @@ def test_every_form_returns_the_same_bits(
     before = net("float s = {0}", ",".join(map(str, x.shape)))
     before.graph.initializer[0].CopyFrom(numpy_helper.from_array(s, "s"))
     after, (match,) = exchange_all(before, PRELU)
-    assert match.outcome == expected_ops
+    assert match.replacements == expected_ops
     (expected,), (result,) = run(before, x), run(after, x, level)
     with np.errstate(all="ignore"):
         defined = np.where(x < 0, x * s, x)
@@ -85,7 +85,7 @@ def test_only_the_sign_of_zeros_at_the_end_differs_from_prelu() -> None:
     """With a slope below 0; the runtime's Max returns another one of two zeros there."""
     before = net("float[3,1] s = {-0.5, -1.0, 0.5}")
     after, (match,) = exchange_all(before, PRELU)
-    assert match.outcome == MAX
+    assert match.replacements == MAX
     x = np.array([0.0, -0.0, -1.5] * 14, np.float32).reshape(2, 3, 7)
     (expected,), (result,) = run(before, x), run(after, x)
     np.testing.assert_array_equal(result, expected)
@@ -122,7 +122,7 @@ def test_a_fused_companion_returns_the_same_bits(slope: float, level: str) -> No
 def test_slopes_are_broadcast_to_the_data_alone(
     slope: str, expected_ops: tuple[str, ...] | Code
 ) -> None:
-    result = outcome(net(slope))
+    result = replacements(net(slope))
     assert (result.code if isinstance(result, Refusal) else result) == expected_ops
 
 
@@ -136,7 +136,7 @@ def test_slopes_are_broadcast_to_the_data_alone(
     ],
 )
 def test_refusals(model: onnx.ModelProto, code: Code) -> None:
-    result = outcome(model)
+    result = replacements(model)
     assert isinstance(result, Refusal)
     assert result.code == code
 
@@ -145,14 +145,14 @@ def test_an_overridable_slope_is_refused_and_one_of_ir_version_3_is_not() -> Non
     for ir, expected_ops in ((3, LEAKY), (4, Code.OVERRIDABLE)):
         model = net("float s = {0.5}", opset=9, ir=ir)
         model.graph.input.append(helper.make_tensor_value_info("s", 1, []))
-        result = outcome(model)
+        result = replacements(model)
         assert (result.code if isinstance(result, Refusal) else result) == expected_ops
 
 
 def test_a_computed_slope_is_refused() -> None:
     model = net("float t = {0.5}")
     model.graph.node.insert(0, helper.make_node("ReduceMax", ["x"], ["s"], keepdims=0))
-    result = outcome(model)
+    result = replacements(model)
     assert isinstance(result, Refusal)
     assert result.code == Code.NOT_CONSTANT
 
@@ -167,7 +167,7 @@ def test_a_type_has_its_own_numbers(kind: str) -> None:
         model.graph.initializer.append(numpy_helper.from_array(array, "s"))
         for port in (*model.graph.input, *model.graph.output):
             port.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(array.dtype)
-        assert outcome(model) == expected_ops
+        assert replacements(model) == expected_ops
         assert_proved(model, exchange_all(model, PRELU)[0], 0)
 
 

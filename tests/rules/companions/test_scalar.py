@@ -30,7 +30,7 @@ def column(body: str, extents: str = "2,3,1", kind: str = "float") -> onnx.Model
 def test_a_number_beside_a_column_becomes_a_matrix(op: str, operands: str, kind: str) -> None:
     before = column(f"y = {op} ({operands})", kind=kind)
     after, (match,) = exchange_all(before, SCALAR)
-    assert match.outcome == (op,)
+    assert match.replacements == (op,)
     held = {tensor.name: list(tensor.dims) for tensor in after.graph.initializer}
     (node,) = after.graph.node
     assert [held.get(name) for name in node.input] == (

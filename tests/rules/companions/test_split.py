@@ -47,7 +47,7 @@ def gated(
 def test_a_conv_computes_each_part_of_a_split(body: str, opset: int, level: str) -> None:
     before = gated(body, opset=opset)
     after, (match,) = exchange_all(before, SPLIT)
-    assert match.outcome == ("Conv", "Conv")
+    assert match.replacements == ("Conv", "Conv")
     assert [n.op_type for n in after.graph.node if n.op_type != "Relu"] == ["Conv", "Conv"]
     assert "w" not in {tensor.name for tensor in after.graph.initializer}
     onnx.checker.check_model(after, full_check=True)

@@ -136,8 +136,8 @@ def test_every_form_is_listed_once_and_made_again_from_its_spec(
     model = conv_model([6, 3, 24, 36], (5, 3, 4, 3), strides=list(strides), bias=True)
     layer, weight = conv_layer(model), numpy_helper.to_array(model.graph.initializer[0])
     options = FoldOptions(factor=factor, layout=layout, mix_samples=True)
-    outcomes = [outcome for _, outcome in forms_at_factor(layer, options, factor)]
-    forms = [outcome for outcome in outcomes if isinstance(outcome, Form)]
+    listed = [form for _, form in forms_at_factor(layer, options, factor)]
+    forms = [form for form in listed if isinstance(form, Form)]
     specs = [form.spec for form in forms]
     assert len(specs) == len(set(specs))
     assert {f"{spec.axis}: {spec.kind}" for spec in specs} == LISTED[strides, factor]
@@ -170,8 +170,8 @@ def test_one_side_alone_is_folded_where_that_is_asked_for() -> None:
     options = FoldOptions(factor=2, ragged=True)
 
     def kinds(factors: tuple[int, ...], *, one_sided: bool) -> set[tuple[str, int, int]]:
-        outcomes = conv_forms(layer, options, factors, one_sided=one_sided)
-        forms = [form for _, form in outcomes if isinstance(form, Form)]
+        listed = conv_forms(layer, options, factors, one_sided=one_sided)
+        forms = [form for _, form in listed if isinstance(form, Form)]
         return {
             (
                 form.spec.kind,

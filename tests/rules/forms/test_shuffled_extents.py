@@ -34,11 +34,11 @@ def upsampling(dims: list[int | str], kernel: int, pads: list[int]) -> onnx.Mode
 def sub_pixel(
     model: onnx.ModelProto, options: FoldOptions
 ) -> tuple[onnx.ModelProto, list[Form | Refusal]]:
-    """The model with the sub-pixel form if it is legal, and all outcomes of that form."""
+    """The model with the sub-pixel form if it is legal, and that form or its refusal."""
     forms: list[Form | Refusal] = []
 
     def choose(layer: Layer) -> Form | Refusal:
-        forms.extend(outcome for _, outcome in conv_forms(layer, options, (1, 1, 1)))
+        forms.extend(form for _, form in conv_forms(layer, options, (1, 1, 1)))
         return forms[0]
 
     return rewritten(model, options, choose), forms
@@ -60,9 +60,9 @@ def test_it_is_right_at_every_extent(dims, kernel, pads) -> None:
 
 
 def test_two_open_extents_are_more_than_a_reshape_infers() -> None:
-    _, (outcome,) = sub_pixel(upsampling([2, 3, "h", "w"], *ODD), ASSUMED)
-    assert isinstance(outcome, Refusal)
-    assert outcome.code == "several-unknown-extents"
+    _, (refusal,) = sub_pixel(upsampling([2, 3, "h", "w"], *ODD), ASSUMED)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "several-unknown-extents"
 
 
 @pytest.mark.parametrize(("layer", "verdict"), [(EVEN, "equal"), (ODD, "different")])

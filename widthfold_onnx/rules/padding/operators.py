@@ -321,7 +321,7 @@ ZERO_UNPROVED = Refusal(
 )
 
 
-def _pads_of(op: OpWithChannels) -> tuple[list[int], float, str] | Refusal:
+def _pad_settings(op: OpWithChannels) -> tuple[list[int], float, str] | Refusal:
     """Return the pads of a Pad, the number that it appends, and its mode."""
     pads = op.pads(op.rank) if op.rank else UNKNOWN_RANK
     attributes = op.node.attributes
@@ -331,10 +331,10 @@ def _pads_of(op: OpWithChannels) -> tuple[list[int], float, str] | Refusal:
 
 
 def _relate_pad(op: OpWithChannels) -> Sequence[Segments] | Refusal:
-    outcome = _pads_of(op)
-    if isinstance(outcome, Refusal):
-        return outcome
-    pads, number, mode = outcome
+    settings = _pad_settings(op)
+    if isinstance(settings, Refusal):
+        return settings
+    pads, number, mode = settings
     begin, end = pads[CHANNELS], pads[op.rank + CHANNELS]
     if begin == end == 0:
         return [op.data]
@@ -345,10 +345,10 @@ def _relate_pad(op: OpWithChannels) -> Sequence[Segments] | Refusal:
 
 
 def _pad_pad(op: OpInPadding) -> PaddedOp | Refusal:
-    outcome = _pads_of(op)
-    if isinstance(outcome, Refusal):
-        return outcome
-    pads, number, mode = outcome
+    settings = _pad_settings(op)
+    if isinstance(settings, Refusal):
+        return settings
+    pads, number, mode = settings
     data, (result,), padding = op.inputs[0], op.outputs, op.padding
     assert data is not None
     if mode == "constant" and any(pads) and padding is not None and padding != number:

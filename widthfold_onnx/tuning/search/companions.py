@@ -39,7 +39,7 @@ def best_companions(
     drafting = trials.drafting
     draft = drafting.base_plan
     gains = {}
-    names_that_match = {m.companion for m in matches if not isinstance(m.outcome, Refusal)}
+    names_that_match = {m.companion for m in matches if not isinstance(m.replacements, Refusal)}
     for name in sorted(names_that_match):
         trials.on_progress(Step(f"timing the whole model with the companion {name}"))
         rule = COMPANIONS[name]
