@@ -57,6 +57,10 @@ class Code(StrEnum):
     NO_GAIN = "no-gain"
     PADDED = "padded"
 
+    # A part of a plan, or a site that it does not name.
+    MISFIT = "differs-from-plan"
+    NOT_PLANNED = "not-planned"
+
     # A propagated op, or what stops a region.
     NOT_CARRIED = "not-carried"
     MORE_OUTPUTS = "more-outputs"

@@ -606,10 +606,6 @@ class TuneReport(Report, kw_only=True, frozen=True):
     store_read_only: bool
 
 
-MISFIT = "differs-from-plan"
-"""Code of a site that a plan names and that does not fit."""
-
-
 class SiteReport(ReportPart, kw_only=True, frozen=True):
     """The outcome of one site.
 

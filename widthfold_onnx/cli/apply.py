@@ -11,8 +11,9 @@ from widthfold_onnx.cli.optimize import leave_unwritten
 from widthfold_onnx.cli.options import delivery_options, report_arguments
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.refusal import Code
 from widthfold_onnx.reports.formats import Destinations
-from widthfold_onnx.results import MISFIT, OptimizeReport
+from widthfold_onnx.results import OptimizeReport
 
 
 @click.command("apply", cls=Sectioned)
@@ -59,7 +60,7 @@ def apply_command(
     destinations.deliver(result, model)
     if result.written is None and result.verification is not None:
         leave_unwritten(result.verification)
-    misfits = [site for site in result.sites if site.code == MISFIT]
+    misfits = [site for site in result.sites if site.code == Code.MISFIT]
     if misfits and not partial:
         names = ", ".join(site.node for site in misfits)
         leave(

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 import onnx
@@ -19,7 +18,6 @@ from widthfold_onnx.model.messages import NodeName
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import (
-    MISFIT,
     AssumedSizes,
     CompanionReport,
     Gain,
@@ -43,16 +41,15 @@ from widthfold_onnx.rules.legality import EXTENTS, guard_conditions
 
 STATUSES = ("folded", "kept", "refused")
 
-NOT_PLANNED = "not-planned"
-"""Code of a layer that a plan does not name."""
-
 KEPT = frozenset(
     {
         *(Code.ALREADY_FOLDED, Code.NOT_SELECTED, Code.SATURATES),
-        *(Code.NO_STRIDES, Code.NO_GAIN, Code.PADDED),
+        *(Code.NO_STRIDES, Code.NO_GAIN, Code.PADDED, Code.NOT_PLANNED),
     }
 )
 """Codes of sites that are left alone without a fault."""
+
+NOT_PLANNED = Refusal(Code.NOT_PLANNED, "the plan does not name it")
 
 NOT_PROVED = Refusal(
     Code.GUARD_NOT_PROVED,
@@ -81,7 +78,7 @@ class Outcomes:
     def with_refusals(self, refusals: Mapping[NodeName, Refusal]) -> Outcomes:
         """Return the same with the refusals of layers that the plan does not fold."""
         sites = [
-            _refused_site(name, site.op, refusals[name], site.gain)
+            _unfolded_site(name, site.op, refusals[name], site.gain)
             if (name := NodeName(site.graph, site.node)) in refusals
             else site
             for site in self.sites
@@ -192,14 +189,15 @@ def applied_outcomes(fitted_plan: FittedPlan, plan: Plan) -> Outcomes:
     names = {layer.name for layer in plan.layers}
     layers = {site.node: (site, form) for site, form in fitted_plan.layers}
     sites = [
-        _folded_layer(*layers[site.node])
+        _folded_site(*layers[site.node])
         if site.node in layers
-        else _unchanged_site(name, site.op, "kept", NOT_PLANNED, "the plan does not name it")
+        else _unfolded_site(name, site.op, NOT_PLANNED)
         for site in fitted_plan.reading.sites
         if (name := site.node_name) not in names or site.node in layers
     ]
     sites += [
-        _unchanged_site(m.name, m.op, "refused", MISFIT, m.reason) for m in fitted_plan.misfits
+        _unfolded_site(misfit.name, misfit.op, Refusal(Code.MISFIT, misfit.reason))
+        for misfit in fitted_plan.misfits
     ]
     padding = fitted_plan.plan.padding
     if padding is None:
@@ -218,36 +216,28 @@ def site_report(decision: Decision, hint: str = "", gain: Gain | None = None) ->
     form = decision.form
     if isinstance(form, Refusal):
         reason = "; ".join(filter(None, (form.reason, hint)))
-        return _refused_site(decision.name, decision.site.op, replace(form, reason=reason), gain)
+        return _unfolded_site(decision.name, decision.site.op, replace(form, reason=reason), gain)
     assert decision.layer is not None
-    return _folded_layer(decision.layer, form, gain)
+    return _folded_site(decision.layer, form, gain)
 
 
-def _refused_site(
+def _unfolded_site(
     name: NodeName, op: str, refusal: Refusal, gain: Gain | None = None
 ) -> SiteReport:
-    """Return the report of a layer that is left alone for a reason."""
-    status: Literal["kept", "refused"] = "kept" if refusal.code in KEPT else "refused"
-    return _unchanged_site(name, op, status, refusal.code.value, refusal.reason, gain)
-
-
-def _unchanged_site(
-    name: NodeName,
-    op: str,
-    status: Literal["kept", "refused"],
-    code: str,
-    reason: str,
-    gain: Gain | None = None,
-) -> SiteReport:
-    """Return the report of a layer that stays as it is, or of another part of a plan."""
-    graph, node = name
+    """Return the line of a site that is left alone, or of a part of a plan that does not fit."""
     return SiteReport(
-        node=node, graph=graph, op=op, status=status, code=code, reason=reason, gain=gain
+        node=name.node,
+        graph=name.graph,
+        op=op,
+        status="kept" if refusal.code in KEPT else "refused",
+        code=refusal.code.value,
+        reason=refusal.reason,
+        gain=gain,
     )
 
 
-def _folded_layer(layer: Layer, form: Form, gain: Gain | None = None) -> SiteReport:
-    """Return the line of a layer that is replaced by a form."""
+def _folded_site(layer: Layer, form: Form, gain: Gain | None = None) -> SiteReport:
+    """Return the line of a site that is replaced by a form."""
     inputs, outputs = layer.channels
     guard = EXTENTS if guard_conditions(layer, form) else ""
     return SiteReport(

@@ -16,10 +16,10 @@ from onnx import helper, parser
 from tests.cli.tool import on_terminal, widthfold
 from tests.reports.sample import passing
 from tests.small_models import save
+from widthfold_onnx.refusal import Code
 from widthfold_onnx.reports import console
 from widthfold_onnx.reports.described import described
 from widthfold_onnx.results import (
-    MISFIT,
     AssumedSizes,
     CompanionReport,
     Gain,
@@ -190,11 +190,11 @@ def test_folds_beyond_the_rows_are_counted(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_every_part_of_a_plan_that_does_not_fit_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    misfits = [replace(layer(at, MISFIT), reason=f"reason {at}") for at in range(2)]
+    misfits = [replace(layer(at, Code.MISFIT), reason=f"reason {at}") for at in range(2)]
     report = optimized([*(layer(at) for at in range(2, 9)), *misfits])
     text = "\n".join(screen(report, 120, monkeypatch))
-    assert f"{MISFIT}: reason 0" in text
-    assert f"{MISFIT}: reason 1" in text
+    assert f"{Code.MISFIT}: reason 0" in text
+    assert f"{Code.MISFIT}: reason 1" in text
 
 
 def deep() -> onnx.ModelProto:

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from widthfold_onnx.refusal import Code
 from widthfold_onnx.reports.described import inputs, tuning, verification
 from widthfold_onnx.reports.description import Column, Description, Detail, Line, tabulated
 from widthfold_onnx.reports.words import clauses, counted, first, gain, kinds, size
 from widthfold_onnx.results import (
-    MISFIT,
     CompanionReport,
     FormChoice,
     InspectReport,
@@ -184,13 +184,15 @@ def _groups(report: OptimizeReport) -> list[list[SiteReport]]:
     """
     is_changed = report.summary.changes
     limit = _GROUPS if is_changed else _REFUSALS
-    sites = [s for s in report.sites if s.status == "folded" or s.code == MISFIT or not is_changed]
+    sites = [
+        s for s in report.sites if s.status == "folded" or s.code == Code.MISFIT or not is_changed
+    ]
     groups: dict[tuple[object, ...], list[SiteReport]] = {}
     for site in sites:
-        is_alone = len(sites) <= limit or site.code == MISFIT
+        is_alone = len(sites) <= limit or site.code == Code.MISFIT
         name, outcome = (site.graph, site.node), (site.code, site.axis, site.factor, site.guard)
         groups.setdefault(name if is_alone else outcome, []).append(site)
-    rows = sorted(groups.values(), key=lambda group: (group[0].code != MISFIT, -len(group)))
+    rows = sorted(groups.values(), key=lambda group: (group[0].code != Code.MISFIT, -len(group)))
     return rows[:limit]
 
 
