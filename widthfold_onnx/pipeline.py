@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import onnx
 
+from widthfold_onnx.decide.decided_plan import DecidedPlan
 from widthfold_onnx.decide.fixed import decide_fixed, decide_layout
 from widthfold_onnx.decide.hints import runnable_sizes
-from widthfold_onnx.decide.report import DecidedPlan, Outcomes, applied_outcomes, optimize_report
+from widthfold_onnx.decide.report import Outcomes, applied_outcomes, optimize_report
 from widthfold_onnx.decide.survey import survey
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
 from widthfold_onnx.evidence.proof.compare import proof_report

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import onnx
 
+from widthfold_onnx.decide.decided_plan import DecidedPlan
 from widthfold_onnx.decide.decisions import Drafting, decisions_of, layer_plans
 from widthfold_onnx.decide.hints import Hints, SizeCheck, all_run
 from widthfold_onnx.decide.report import (
-    DecidedPlan,
     Outcomes,
     companion_reports,
     padding_report,

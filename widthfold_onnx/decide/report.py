@@ -1,19 +1,11 @@
-"""Report what a plan does to a model: to every layer, region and companion.
-
-`Outcomes` are lines of the report. A `DecidedPlan` is a plan with its outcomes.
-"""
+"""Report what a plan does to a model, to every layer, region and companion: its outcomes."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-
-import msgspec
-import onnx
 
 from widthfold_onnx.decide.decisions import Decision
-from widthfold_onnx.errors import InternalError
 from widthfold_onnx.model.messages import NodeName
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
@@ -27,13 +19,11 @@ from widthfold_onnx.results import (
     PaddingReport,
     SearchReport,
     SiteReport,
-    SizeGain,
     Stop,
 )
 from widthfold_onnx.rewrite.exchange import Match
-from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text
-from widthfold_onnx.rewrite.plan import PaddingPlan, Plan, PlanTimes
-from widthfold_onnx.rewrite.reading import Reading
+from widthfold_onnx.rewrite.fit import FittedPlan
+from widthfold_onnx.rewrite.plan import PaddingPlan, Plan
 from widthfold_onnx.rewrite.rewriting import spread_of
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
@@ -50,11 +40,6 @@ KEPT = frozenset(
 """Codes of sites that are left alone without a fault."""
 
 NOT_PLANNED = Refusal(Code.NOT_PLANNED, "the plan does not name it")
-
-NOT_PROVED = Refusal(
-    Code.GUARD_NOT_PROVED,
-    "no sizes were tried at which the model is known to run and to choose the fold",
-)
 
 
 @dataclass(frozen=True)
@@ -84,61 +69,6 @@ class Outcomes:
             for site in self.sites
         ]
         return replace(self, sites=sites)
-
-
-@dataclass(frozen=True)
-class DecidedPlan:
-    """A plan with its outcomes.
-
-    Attributes:
-        plan: the plan.
-        reading: the model as it was read under the plan.
-        outcomes: of the plan.
-    """
-
-    plan: Plan
-    reading: Reading
-    outcomes: Outcomes
-
-    def fit(self) -> FittedPlan:
-        """Match the plan to the model for which it was decided.
-
-        Raises:
-            InternalError: a part of the plan does not fit: a fault of widthfold.
-        """
-        fitted_plan = fit(self.reading, self.plan)
-        if fitted_plan.misfits:
-            raise InternalError(misfit_text(fitted_plan.misfits))
-        return fitted_plan
-
-    def with_refusals(self, refusals: Mapping[NodeName, Refusal]) -> DecidedPlan:
-        """Return the same with the refusals of layers that the plan does not fold."""
-        return replace(self, outcomes=self.outcomes.with_refusals(refusals))
-
-    def without_unproved(
-        self, names: Collection[NodeName], proto: onnx.ModelProto, folder: Path | None
-    ) -> DecidedPlan:
-        """Return the same without layers whose guards are not proved; the model is read anew.
-
-        The search timed another model, so its figures of the whole model are left out.
-        """
-        plan = self.plan.with_layers(part for part in self.plan.layers if part.name not in names)
-        plan = msgspec.structs.replace(plan, measured=PlanTimes(sizes=plan.measured.sizes))
-        search = self.outcomes.search and _untimed(self.outcomes.search, accepted=plan.changes)
-        outcomes = replace(self.outcomes, search=search)
-        reading = Reading.of(proto, folder, plan)
-        return DecidedPlan(plan, reading, outcomes.with_refusals(dict.fromkeys(names, NOT_PROVED)))
-
-
-def _untimed(search: SearchReport, *, accepted: bool) -> SearchReport:
-    """Return the report of a search without figures of the whole model."""
-    figures = {
-        field.name: field.default
-        for field in msgspec.structs.fields(SearchReport)
-        if field.default is not msgspec.NODEFAULT
-    }
-    sizes = [SizeGain(shapes=row.shapes) for row in search.sizes]
-    return msgspec.structs.replace(search, **figures, whole=None, sizes=sizes, accepted=accepted)
 
 
 def optimize_report(

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from widthfold_onnx.decide.report import DecidedPlan, companion_reports
+from widthfold_onnx.decide.decided_plan import DecidedPlan
+from widthfold_onnx.decide.report import companion_reports
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, Progress, SearchOptions, Step
 from widthfold_onnx.rewrite.plan import Plan
