@@ -795,7 +795,7 @@ class FormChoice(ReportPart, kw_only=True, frozen=True):
 
 
 class InspectSite(ReportPart, kw_only=True, frozen=True):
-    """The description of a site by `inspect`; None where a shape is not known.
+    """The description of a site by `inspect`; None or "" where it cannot be read.
 
     Attributes:
         channels: input -> output channels, as text.
@@ -810,13 +810,13 @@ class InspectSite(ReportPart, kw_only=True, frozen=True):
     node: str
     graph: str
     op: str
-    input_shape: list[int | str] | None
-    weight_shape: list[int] | None
-    output_shape: list[int | str] | None
-    attributes: str
-    channels: str
-    alignment: str
-    flops: int | None
+    input_shape: list[int | str] | None = None
+    weight_shape: list[int] | None = None
+    output_shape: list[int | str] | None = None
+    attributes: str = ""
+    channels: str = ""
+    alignment: str = ""
+    flops: int | None = None
     folded_as: str | None
     choices: list[FormChoice]
     refusals: dict[str, str]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES
 from widthfold_onnx.arrays import Dims, round_up
@@ -113,40 +112,35 @@ def _site(
     if layer is None and isinstance(form, Refusal) and form.code in KEPT:
         result = reading.layer(site)
         layer = None if isinstance(result, Refusal) else result
-    return InspectSite(
+    described = partial(
+        InspectSite,
         node=site.name,
         graph=site.scope.path,
         op=site.op,
-        **(NO_GEOMETRY if layer is None else _geometry(layer, options)),
         folded_as=folded_as,
         choices=choices,
         refusals={axis: f"{r.code}: {r.reason}" for axis, r in refusals.items()},
         hint=hint,
     )
-
-
-NO_GEOMETRY: dict[str, Any] = {
-    **dict.fromkeys(("input_shape", "weight_shape", "output_shape", "flops")),
-    **dict.fromkeys(("attributes", "channels", "alignment"), ""),
-}
-"""The geometry of a site that cannot be read."""
-
-
-def _geometry(layer: Layer, options: FoldOptions) -> dict[str, Any]:
-    """Return shapes, attributes, channels and cost of a layer."""
+    if layer is None:
+        return described()
     inputs, outputs = layer.channels
-    suffix = ""
+    return described(
+        input_shape=_extents(layer.planned),
+        weight_shape=list(layer.weight.shape),
+        output_shape=_extents(layer.output),
+        attributes=layer.attributes_text + _groups_text(layer, options),
+        channels=f"{inputs} -> {outputs}",
+        alignment=f"{inputs} of {_aligned(inputs)} -> {outputs} of {_aligned(outputs)}",
+        flops=layer.macs,
+    )
+
+
+def _groups_text(layer: Layer, options: FoldOptions) -> str:
+    """Return the groups of a layer whose weight is zero between more of them, for reports."""
     if wide_problem(layer, options) is None and layer.weight_groups != layer.group:
-        suffix = f", falls into {layer.weight_groups} groups"
-    return {
-        "input_shape": _extents(layer.planned),
-        "weight_shape": list(layer.weight.shape),
-        "output_shape": _extents(layer.output),
-        "attributes": layer.attributes_text + suffix,
-        "channels": f"{inputs} -> {outputs}",
-        "alignment": f"{inputs} of {_aligned(inputs)} -> {outputs} of {_aligned(outputs)}",
-        "flops": layer.macs,
-    }
+        return f", falls into {layer.weight_groups} groups"
+    return ""
 
 
 def _choices(
