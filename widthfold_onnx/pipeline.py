@@ -365,8 +365,8 @@ def _decide_plan(
     if options.fixed_factor is None:
         with Store(search_options.store) as store:
             return search(loaded, options, search_options, store, on_progress)
-    runs = functools.partial(runnable_sizes, loaded.path, search_options.cases)
-    return decide_fixed(loaded.proto, loaded.folder, options, runs)
+    size_finder = functools.partial(runnable_sizes, loaded.path, search_options.cases)
+    return decide_fixed(loaded.proto, loaded.folder, options, size_finder)
 
 
 def _without_saturating_forms(

@@ -11,7 +11,7 @@ import onnx
 
 from widthfold_onnx.decide.decided_plan import DecidedPlan
 from widthfold_onnx.decide.decisions import Drafting, decisions_of, layer_plans
-from widthfold_onnx.decide.hints import Hints, SizeCheck, all_run
+from widthfold_onnx.decide.hints import Hints, SizeFinder, all_sizes
 from widthfold_onnx.decide.report import (
     Outcomes,
     companion_reports,
@@ -33,7 +33,7 @@ def decide_fixed(
     proto: onnx.ModelProto,
     folder: Path | None,
     options: FoldOptions,
-    run: SizeCheck = all_run,
+    size_finder: SizeFinder = all_sizes,
 ) -> DecidedPlan:
     """Return the plan that folds every layer that the rules allow, by the factor of the options.
 
@@ -41,7 +41,7 @@ def decide_fixed(
         proto: a checked model; it stays as it is.
         folder: where its external data lies.
         options: which layers, how far, in which form; the layout is decided.
-        run: tells for hints at which sizes the model runs.
+        size_finder: finds sizes for hints.
 
     Raises:
         UsageError: no factor is given, or an option does not fit.
@@ -68,7 +68,7 @@ def decide_fixed(
     decisions = decisions_of(
         reading, options, partial(preferred_form, options=options, factor=factor)
     )
-    hints = Hints(reading, options, run)
+    hints = Hints(reading, options, size_finder)
     sites = [site_report(decision, hints.of(decision)) for decision in decisions]
     name = "strides" if factor == STRIDES_ALONE else f"factor {factor}"
     origin = Origin(widthfold=version("widthfold-onnx"), decision=name)

@@ -4,7 +4,7 @@ A hint is an option: it freezes weights, fixes extents, extends them, or lets sa
 planned with each suggestion as if the caller had given it; only suggestions that give a form are
 named.
 Suggested sizes are round numbers that the factor divides even behind some strides, if the model
-runs at them, and sizes that were found by running it. A model in memory is not run (`all_run`).
+runs at them, and sizes that were found by running it. A model in memory is not run (`all_sizes`).
 """
 
 from __future__ import annotations
@@ -44,28 +44,25 @@ MIX = "--mix-samples"
 ROUND = 32
 """Suggested extents divided by the factor: behind five strides of 2 a multiple of it is left."""
 
-SizeCheck = Callable[[Sizes], Sizes]
-"""Takes sizes; returns the sizes at which the model runs, then sizes that a search found."""
+SizeFinder = Callable[[Sizes], Sizes]
+"""Given suggested sizes, returns those at which the model runs, then others that a search found."""
 
 
 def runnable_sizes(model: Path, cases: Sequence[Values], suggested: Sizes) -> Sizes:
-    """Return the sizes at which a model file runs (`runtime.inputs.sizes.runs_at`).
-
-    A child process runs the model; without a runtime there are no sizes.
-    """
+    """Find sizes of a model file by running it in a child process; none without a runtime."""
     try:
         return isolated(runs_at, model, cases, suggested)
     except UnverifiedError:
         return ()
 
 
-def none_runs(_: Sizes) -> Sizes:
-    """Suggest no sizes of a model for which none was found."""
+def no_sizes(_: Sizes) -> Sizes:
+    """Return no sizes, as none was found for the model."""
     return ()
 
 
-def all_run(suggested: Sizes) -> Sizes:
-    """Take for granted that a model in memory, which is not run, runs at all sizes."""
+def all_sizes(suggested: Sizes) -> Sizes:
+    """Return all suggested sizes: a model in memory is not run."""
     return suggested
 
 
@@ -75,12 +72,12 @@ class Hints:
     Args:
         reading: the model.
         options: the options that were planned with.
-        run: tells at which sizes the model runs.
+        size_finder: finds sizes at which the model runs.
     """
 
-    def __init__(self, reading: Reading, options: FoldOptions, run: SizeCheck) -> None:
+    def __init__(self, reading: Reading, options: FoldOptions, size_finder: SizeFinder) -> None:
         self._reading = reading
-        self._run = run
+        self._size_finder = size_finder
         self._options = replace(options, ragged=True) if options.fixed_factor is None else options
         self._factor = options.fixed_factor or MIN_FACTOR
 
@@ -140,7 +137,7 @@ class Hints:
             {**demanded, **{name: self._shape_of(open_inputs[name], samples) for name in names}}
             for samples, names in product((1, self._factor), groups)
         )
-        sizes = self._run(suggested) if open_inputs else ()
+        sizes = self._size_finder(suggested) if open_inputs else ()
         return [
             ({n: s for n, s in shapes.items() if n in open_inputs}, ShapeTable(proto, shapes))
             for i, shapes in enumerate(sizes)

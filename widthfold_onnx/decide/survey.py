@@ -8,7 +8,7 @@ from functools import partial
 from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES
 from widthfold_onnx.arrays import Dims, round_up
 from widthfold_onnx.decide.decisions import Decision, Drafting, decisions_of
-from widthfold_onnx.decide.hints import Hints, none_runs, runnable_sizes
+from widthfold_onnx.decide.hints import Hints, SizeFinder, no_sizes, runnable_sizes
 from widthfold_onnx.decide.report import KEPT, companion_reports, padding_report
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.loader import LoadedModel
@@ -68,8 +68,10 @@ def survey(
     chains, stops = drafting.padding_plans(reading, multiple)
     padding = joined_plan(chains)
     assumed = _assumed(loaded, options, cases)
-    run = partial(runnable_sizes, loaded.path, cases) if assumed is not None else none_runs
-    hints = Hints(reading, options, run)
+    size_finder: SizeFinder = no_sizes
+    if assumed is not None:
+        size_finder = partial(runnable_sizes, loaded.path, cases)
+    hints = Hints(reading, options, size_finder)
     choose = partial(preferred_form, options=options, factor=factor)
     return InspectReport(
         model=loaded.path.name,

@@ -69,8 +69,8 @@ class SearchOutcome:
         trials, drafting = self.trials, self.trials.drafting
         reading, options = drafting.reading(self.plan.draft), drafting.fold_options
         decisions = decisions_of(reading, options, self._choose)
-        run = partial(runnable_sizes, trials.loaded.path, trials.search_options.cases)
-        hints = Hints(reading, options, run)
+        size_finder = partial(runnable_sizes, trials.loaded.path, trials.search_options.cases)
+        hints = Hints(reading, options, size_finder)
         sites = [
             site_report(decision, hints.of(decision), self._gain(decision.layer))
             for decision in decisions
