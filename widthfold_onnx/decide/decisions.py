@@ -96,7 +96,7 @@ class Drafting:
         """Read the model under a draft."""
         return Reading.of(self.proto, self.folder, draft)
 
-    def padding_plans(
+    def padding_chains(
         self, reading: Reading, multiple: int
     ) -> tuple[list[PaddingPlan], list[Stop]]:
         """Return the chains that can be padded to a multiple, and what stops the others.

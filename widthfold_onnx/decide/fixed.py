@@ -55,7 +55,7 @@ def decide_fixed(
     draft = drafting.with_companions(matches)
     reading, padding = drafting.reading(draft), None
     if options.pad_channels and not reading.is_folded:
-        chains, stops = drafting.padding_plans(reading, options.pad_channels)
+        chains, stops = drafting.padding_chains(reading, options.pad_channels)
         draft = msgspec.structs.replace(draft, padding=joined_plan(chains))
         reading = drafting.reading(draft)
         padding = padding_report(

@@ -65,7 +65,7 @@ def survey(
     draft = drafting.with_companions(drafting.matches(options.active_companions))
     reading = drafting.reading(draft)
     multiple = options.pad_channels or CHANNEL_MULTIPLES[0]
-    chains, stops = drafting.padding_plans(reading, multiple)
+    chains, stops = drafting.padding_chains(reading, multiple)
     padding = joined_plan(chains)
     assumed = _assumed(loaded, options, cases)
     size_finder: SizeFinder = no_sizes

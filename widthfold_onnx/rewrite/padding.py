@@ -24,10 +24,10 @@ from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, FoldRecord
 from widthfold_onnx.rules.padding.chains import Chains, ChannelPadding
 
 
-def joined_plan(plans: Sequence[PaddingPlan]) -> PaddingPlan | None:
-    """Return the plan that does what several do, of one multiple; None for none."""
-    layers = tuple(sorted(layer for plan in plans for layer in plan.layers))
-    return PaddingPlan(multiple=plans[0].multiple, layers=layers) if plans else None
+def joined_plan(chains: Sequence[PaddingPlan]) -> PaddingPlan | None:
+    """Return the plan that pads several chains, to one multiple; None for none."""
+    layers = tuple(sorted(layer for chain in chains for layer in chain.layers))
+    return PaddingPlan(multiple=chains[0].multiple, layers=layers) if chains else None
 
 
 def paddable_chains(document: Document, multiple: int) -> tuple[list[PaddingPlan], list[Stop]]:

@@ -77,7 +77,7 @@ class PaddedLayer(_NodePart, frozen=True, kw_only=True):
 
 
 class PaddingPlan(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Layers whose channels are padded together, before any layer takes a form.
+    """Layers of one chain or several, whose channels are padded before any layer takes a form.
 
     Attributes:
         multiple: divides the padded channels of every segment (`rules.padding.channels`).

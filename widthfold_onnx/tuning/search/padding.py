@@ -74,7 +74,7 @@ def best_padding(trials: Trials, unpadded: Plan) -> TimedPadding | None:
     earlier_widths: list[list[tuple[str, int]]] = []
     reading = drafting.reading(unpadded.draft)
     for multiple in filter(None, multiples):
-        chains, stops = drafting.padding_plans(reading, multiple)
+        chains, stops = drafting.padding_chains(reading, multiple)
         widths = [(layer.node, layer.padded) for part in chains for layer in part.layers]
         if not chains or widths in earlier_widths:
             continue
@@ -105,7 +105,7 @@ def untimed_report(drafting: Drafting, unpadded: Plan) -> PaddingReport | None:
     reading = drafting.reading(unpadded.draft)
     if reading.is_folded:
         return None
-    chains, stops = drafting.padding_plans(reading, multiple)
+    chains, stops = drafting.padding_chains(reading, multiple)
     reason = "not timed" if chains else unpaddable(drafting.fold_options)
     return padding_report(joined_plan(chains), multiple, stops, is_padded=False, reason=reason)
 
