@@ -18,10 +18,9 @@ from tests.rewrite.proved import assert_proved, proof
 from tests.running import run
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.enumeration import form_of
+from widthfold_onnx.rules.enumeration import every_form, form_of
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
-from widthfold_onnx.rules.selection import every_form
 
 ALL = FoldOptions(ragged=True, mix_samples=True)
 GROUPED = "btgi,gih->btgh"

@@ -12,8 +12,9 @@ from tests.rules.one_conv import conv_model, folded_conv, ops, site
 from tests.small_models import conv
 from tests.tuning.workload.forms import only_layer
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
+from widthfold_onnx.rules.enumeration import every_form
 from widthfold_onnx.rules.legality import guard_conditions
-from widthfold_onnx.rules.selection import every_form, forms_to_race
+from widthfold_onnx.rules.selection import forms_to_race
 
 
 class TestChoice:

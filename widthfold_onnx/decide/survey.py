@@ -22,12 +22,8 @@ from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.enumeration import forms_at_factor
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
-from widthfold_onnx.rules.selection import (
-    furthest_refusals,
-    preference,
-    preferred_form,
-    wide_problem,
-)
+from widthfold_onnx.rules.legality import wide_problem
+from widthfold_onnx.rules.selection import furthest_refusals, preference, preferred_form
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.cases import reported
 from widthfold_onnx.runtime.inputs.sizes import (

@@ -16,18 +16,18 @@ Refuses: forms that grow past the limits, mix samples, or spread Inf and NaN whe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 
 from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES, Grouping
 from widthfold_onnx.arrays import round_up
-from widthfold_onnx.options import STRIDES_ALONE, AxisName, FoldOptions, Layout
+from widthfold_onnx.options import FACTORS, STRIDES_ALONE, AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.form import NO_AXIS, AxisSpec, Form, FormSpec
 from widthfold_onnx.rules.layers import ConvLayer, Layer, ProductLayer, axis_names
-from widthfold_onnx.rules.legality import legal_form
+from widthfold_onnx.rules.legality import legal_form, wide_problem
 from widthfold_onnx.rules.row_fold import RowFold
 from widthfold_onnx.rules.spatial_fold import SpatialFold
 
@@ -42,6 +42,16 @@ GEMM_OPSET = 11
 Factors = tuple[int, ...]
 """A factor per axis: of the batch first, then of every spatial axis. Their product is the factor of
 the form. The factors (1, 2, 4) fold the height of an image by 2 and the width by 4."""
+
+MAX_WHOLE = 64
+"""Largest number of positions of an axis that may become channels as a whole."""
+
+ORDERS = {Layout.AUTO: (False, True), Layout.NCHW: (False,), Layout.NHWC: (True,)}
+"""Channel orders to try by layout: tile-major or not."""
+
+LIFTED_RANKS = (1, 2)
+"""Spatial axes of a Conv that may be lifted. The CPU's blocked kernels exist for two axes only: a
+Conv of one axis is lifted to reach them, one of two to avoid them."""
 
 AxisForm = tuple[str, Form | Refusal]
 """The names of the axes that are folded, joined by "+", and a form of them or its refusal."""
@@ -96,11 +106,92 @@ def forms_at_factor(layer: Layer, options: FoldOptions, factor: int) -> Iterator
         return
     assert isinstance(layer, ConvLayer)
     if factor == STRIDES_ALONE:
-        yield from _of_strides(layer, options)
+        yield from _stride_forms(layer, options)
         return
     tile_major = options.layout is Layout.NHWC
     for factors in factorizations(options.axis, factor, len(layer.axes)):
         yield from conv_forms(layer, options, factors, tile_major=tile_major)
+
+
+def every_form(
+    layer: Layer, options: FoldOptions, *, folds_open_axes: bool = True
+) -> Iterator[Form]:
+    """Yield every legal form of a layer, each once.
+
+    Extents need not be divisible: the cost of extending and cutting is measured with the form. If
+    the options name an axis, channels and groups stay as they are. A wide layer, which is of one
+    axis, is lifted only.
+
+    Args:
+        layer: the layer.
+        options: layout, axis and limits are used.
+        folds_open_axes: whether open axes of a Conv are folded by a factor, which needs a guard.
+            With an open batch these are two thirds of the forms (basic-pitch).
+    """
+    if isinstance(layer, ProductLayer):
+        yield from _product_forms(layer, options)
+        return
+    assert isinstance(layer, ConvLayer)
+    options = replace(options, ragged=True)
+    unfolded = (1,) * len(layer.positions)
+    if wide_problem(layer, options) is not None:
+        yield from _legal(conv_forms(layer, options, unfolded, lift=1))
+        return
+    full_extents = [n for n in layer.positions[1:] if n is not None and n <= MAX_WHOLE]
+    # A lifted Conv is not computed by the channels-last kernels, so that order is not tried.
+    ways = [(0, order) for order in ORDERS[options.layout]]
+    ways += [(1, False)] if len(layer.axes) in LIFTED_RANKS else []
+    # A factor equal to the dilation removes it: every tile reads positions of its own tile only.
+    dilations = [axis.dilation for axis in layer.axes if axis.dilation <= FACTORS[-1]]
+    specs: set[FormSpec] = set()
+    for factor in sorted({1, *FACTORS, *full_extents, *dilations}):
+        for factors in factorizations(options.axis, factor, len(layer.axes)):
+            if not folds_open_axes and _folds_open_axis(layer, factors):
+                continue
+            for lift, order in ways:
+                forms = conv_forms(
+                    layer, options, factors, lift=lift, tile_major=order, one_sided=True
+                )
+                for form in _legal(forms):
+                    spec = form.spec
+                    if spec not in specs:
+                        specs.add(spec)
+                        yield form
+    if options.axis is AxisName.AUTO:
+        yield from summed_taps(layer, options)
+        for grouping in groupings(layer):
+            yield from _legal(conv_forms(layer, options, unfolded, grouping=grouping))
+
+
+def _folds_open_axis(layer: ConvLayer, factors: Factors) -> bool:
+    """Check whether factors fold an open axis: a factor would have to divide its extent."""
+    batch, _, *extents = layer.static
+    pairs = zip((batch, *extents), factors, strict=True)
+    return any(extent is None and factor > 1 for extent, factor in pairs)
+
+
+def _product_forms(layer: ProductLayer, options: FoldOptions) -> Iterator[Form]:
+    """Yield the legal forms at the usual factors, or if there are none at any factor up to them.
+
+    An Einsum is also tried as a MatMul, and nothing else if it is wide.
+    """
+    if layer.labels is not None:
+        plain_form = legal_form(RowFold.smallest(layer, options, 1))
+        yield from _legal([(layer.position_names[0], plain_form)])
+        if wide_problem(layer, options) is not None:
+            return
+    for factors in (FACTORS, range(2, FACTORS[-1] + 1)):
+        legal = [f for factor in factors for f in _legal(forms_at_factor(layer, options, factor))]
+        if legal:
+            yield from legal
+            return
+
+
+def _legal(forms: Iterable[AxisForm]) -> Iterator[Form]:
+    """Yield the forms that are legal."""
+    for _, form in forms:
+        if isinstance(form, Form):
+            yield form
 
 
 def conv_forms(
@@ -166,7 +257,7 @@ def conv_forms(
             yield label, _spatial_form(layer, options, spec)
 
 
-def _of_strides(layer: ConvLayer, options: FoldOptions) -> Iterator[AxisForm]:
+def _stride_forms(layer: ConvLayer, options: FoldOptions) -> Iterator[AxisForm]:
     """Yield the forms that fold strides and nothing else; none if all strides are 1."""
     if not any(axis.stride > 1 or axis.base_dilation > 1 for axis in layer.axes):
         return

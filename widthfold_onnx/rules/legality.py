@@ -95,6 +95,19 @@ def _growth_problem(layer: Layer, options: FoldOptions, form: Form) -> Refusal |
     return None
 
 
+def wide_problem(layer: Layer, options: FoldOptions) -> Refusal | None:
+    """Refuse a layer whose input and output channels fill the lanes already, in every group."""
+    inputs, outputs = (channels // layer.group for channels in layer.channels)
+    if min(inputs, outputs) < options.max_channels:
+        return None
+    suffix = " per group" if layer.group > 1 else ""
+    return Refusal(
+        Code.ALREADY_WIDE,
+        f"{inputs} -> {outputs} channels{suffix}; both sides have at least "
+        f"{options.max_channels} (--max-channels)",
+    )
+
+
 EXTENTS = "extents"
 """Name of the property that a guard tests, in models and reports."""
 

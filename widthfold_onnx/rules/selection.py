@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import TypeGuard
 
-from widthfold_onnx.options import FACTORS, STRIDES_ALONE, AxisName, FoldOptions, Layout
+from widthfold_onnx.options import STRIDES_ALONE, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.enumeration import (
-    AxisForm,
-    Factors,
-    conv_forms,
-    factorizations,
-    forms_at_factor,
-    groupings,
-    summed_taps,
-)
-from widthfold_onnx.rules.form import Form, FormSpec
+from widthfold_onnx.rules.enumeration import conv_forms, every_form, forms_at_factor
+from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import ConvLayer, Layer, ProductLayer
-from widthfold_onnx.rules.legality import declared_extent_problem, guard_conditions, legal_form
-from widthfold_onnx.rules.row_fold import RowFold
-
-MAX_WHOLE = 64
-"""Largest number of positions of an axis that may become channels as a whole."""
-
-ORDERS = {Layout.AUTO: (False, True), Layout.NCHW: (False,), Layout.NHWC: (True,)}
-"""Channel orders to try by layout: tile-major or not."""
-
-LIFTED_RANKS = (1, 2)
-"""Spatial axes of a Conv that may be lifted. The CPU's blocked kernels exist for two axes only: a
-Conv of one axis is lifted to reach them, one of two to avoid them."""
+from widthfold_onnx.rules.legality import declared_extent_problem, guard_conditions, wide_problem
 
 
 def preferred_form(layer: Layer, options: FoldOptions, factor: int) -> Form | Refusal:
@@ -82,19 +62,6 @@ def _weight_problem(layer: Layer) -> Refusal | None:
     return Refusal(Code.WEIGHT_NOT_FINITE, "the weight holds NaN or Inf")
 
 
-def wide_problem(layer: Layer, options: FoldOptions) -> Refusal | None:
-    """Refuse a layer whose input and output channels fill the lanes already, in every group."""
-    inputs, outputs = (channels // layer.group for channels in layer.channels)
-    if min(inputs, outputs) < options.max_channels:
-        return None
-    suffix = " per group" if layer.group > 1 else ""
-    return Refusal(
-        Code.ALREADY_WIDE,
-        f"{inputs} -> {outputs} channels{suffix}; both sides have at least "
-        f"{options.max_channels} (--max-channels)",
-    )
-
-
 def _cost(form: Form) -> tuple[bool, int, float, int, float]:
     """Return the sort key, cheapest first; see `preference`."""
     steps = len(form.folding) + len(form.unfolding)
@@ -130,8 +97,8 @@ def lift_of(layer: Layer, options: FoldOptions) -> Form | Refusal:
     """Return the form that lifts a layer of one axis, and changes nothing else."""
     problem = search_problem(layer, options)
     if problem is None and _is_of_one_axis(layer):
-        for form in _legal(conv_forms(layer, options, (1,) * len(layer.positions), lift=1)):
-            if form.spec.is_lift_alone:
+        for _, form in conv_forms(layer, options, (1,) * len(layer.positions), lift=1):
+            if isinstance(form, Form) and form.spec.is_lift_alone:
                 return form
     return problem or Refusal(Code.NO_GAIN, "it has no axis to add")
 
@@ -147,87 +114,6 @@ def forms_to_race(layer: Layer, options: FoldOptions) -> list[Form]:
     return forms if has_fold or None not in layer.static else list(every_form(layer, options))
 
 
-def every_form(
-    layer: Layer, options: FoldOptions, *, folds_open_axes: bool = True
-) -> Iterator[Form]:
-    """Yield every legal form of a layer, each once.
-
-    Extents need not be divisible: the cost of extending and cutting is measured with the form. If
-    the options name an axis, channels and groups stay as they are. A wide layer, which is of one
-    axis, is lifted only.
-
-    Args:
-        layer: the layer.
-        options: layout, axis and limits are used.
-        folds_open_axes: whether open axes of a Conv are folded by a factor, which needs a guard.
-            With an open batch these are two thirds of the forms (basic-pitch).
-    """
-    if isinstance(layer, ProductLayer):
-        yield from _of_product(layer, options)
-        return
-    assert isinstance(layer, ConvLayer)
-    options = replace(options, ragged=True)
-    unfolded = (1,) * len(layer.positions)
-    if wide_problem(layer, options) is not None:
-        yield from _legal(conv_forms(layer, options, unfolded, lift=1))
-        return
-    full_extents = [n for n in layer.positions[1:] if n is not None and n <= MAX_WHOLE]
-    # A lifted Conv is not computed by the channels-last kernels, so that order is not tried.
-    ways = [(0, order) for order in ORDERS[options.layout]]
-    ways += [(1, False)] if len(layer.axes) in LIFTED_RANKS else []
-    # A factor equal to the dilation removes it: every tile reads positions of its own tile only.
-    dilations = [axis.dilation for axis in layer.axes if axis.dilation <= FACTORS[-1]]
-    specs: set[FormSpec] = set()
-    for factor in sorted({1, *FACTORS, *full_extents, *dilations}):
-        for factors in factorizations(options.axis, factor, len(layer.axes)):
-            if not folds_open_axes and _folds_open_axis(layer, factors):
-                continue
-            for lift, order in ways:
-                forms = conv_forms(
-                    layer, options, factors, lift=lift, tile_major=order, one_sided=True
-                )
-                for form in _legal(forms):
-                    spec = form.spec
-                    if spec not in specs:
-                        specs.add(spec)
-                        yield form
-    if options.axis is AxisName.AUTO:
-        yield from summed_taps(layer, options)
-        for grouping in groupings(layer):
-            yield from _legal(conv_forms(layer, options, unfolded, grouping=grouping))
-
-
-def _folds_open_axis(layer: ConvLayer, factors: Factors) -> bool:
-    """Check whether factors fold an open axis: a factor would have to divide its extent."""
-    batch, _, *extents = layer.static
-    pairs = zip((batch, *extents), factors, strict=True)
-    return any(extent is None and factor > 1 for extent, factor in pairs)
-
-
-def _of_product(layer: ProductLayer, options: FoldOptions) -> Iterator[Form]:
-    """Yield the legal forms at the usual factors, or if there are none at any factor up to them.
-
-    An Einsum is also tried as a MatMul, and nothing else if it is wide.
-    """
-    if _is_einsum(layer):
-        plain_form = legal_form(RowFold.smallest(layer, options, 1))
-        yield from _legal([(layer.position_names[0], plain_form)])
-        if wide_problem(layer, options) is not None:
-            return
-    for factors in (FACTORS, range(2, FACTORS[-1] + 1)):
-        legal = [f for factor in factors for f in _legal(forms_at_factor(layer, options, factor))]
-        if legal:
-            yield from legal
-            return
-
-
-def _legal(forms: Iterable[AxisForm]) -> Iterator[Form]:
-    """Yield the forms that are legal."""
-    for _, form in forms:
-        if isinstance(form, Form):
-            yield form
-
-
 def _is_of_one_axis(layer: Layer) -> TypeGuard[ConvLayer]:
     """Check whether it is a Conv of floats along one axis.
 
@@ -237,6 +123,6 @@ def _is_of_one_axis(layer: Layer) -> TypeGuard[ConvLayer]:
     return isinstance(layer, ConvLayer) and len(layer.axes) == 1 and layer.quantization is None
 
 
-def _is_einsum(layer: Layer) -> TypeGuard[ProductLayer]:
+def _is_einsum(layer: Layer) -> bool:
     """Check whether it is an Einsum, which may be a MatMul."""
     return isinstance(layer, ProductLayer) and layer.labels is not None

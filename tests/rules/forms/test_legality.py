@@ -12,8 +12,7 @@ from tests.small_models import conv
 from tests.tuning.workload.forms import only_layer
 from widthfold_onnx.options import AxisName, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.enumeration import form_of
-from widthfold_onnx.rules.selection import every_form
+from widthfold_onnx.rules.enumeration import every_form, form_of
 
 
 @pytest.mark.parametrize(

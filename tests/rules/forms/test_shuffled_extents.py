@@ -13,10 +13,9 @@ from tests.running import LEVELS, run
 from widthfold_onnx.decide.decisions import decisions_of
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.enumeration import conv_forms
+from widthfold_onnx.rules.enumeration import conv_forms, every_form
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
-from widthfold_onnx.rules.selection import every_form
 
 ASSUMED = FoldOptions(ragged=True, input_shapes={"x": (2, 3, 5, 7)})
 

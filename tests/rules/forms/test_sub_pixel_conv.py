@@ -19,10 +19,10 @@ from widthfold_onnx.decide.decisions import decisions_of
 from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.record import FoldRecord, describe
+from widthfold_onnx.rules.enumeration import every_form
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import guard_conditions
-from widthfold_onnx.rules.selection import every_form
 
 OPTIONS = FoldOptions()
 SMALLEST = 14

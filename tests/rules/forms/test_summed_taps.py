@@ -15,9 +15,9 @@ from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.rewrite.rewriting import Rewriting
+from widthfold_onnx.rules.enumeration import every_form
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
-from widthfold_onnx.rules.selection import every_form
 
 SAME = {"pads": [1, 1, 1, 1, 1, 1]}
 MODEL = conv([2, 3, 5, 4, 6], (4, 3, 3, 3, 3), **SAME)

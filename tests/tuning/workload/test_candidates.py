@@ -8,9 +8,8 @@ from tests.tuning.workload.forms import LAYERS, check_forms, only_layer
 from tests.tuning.workload.tool import FOLD, layers_of, workload_of
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.enumeration import form_of
+from widthfold_onnx.rules.enumeration import every_form, form_of
 from widthfold_onnx.rules.form import Form
-from widthfold_onnx.rules.selection import every_form
 
 
 def test_the_kinds_that_exist_are_tried() -> None:

@@ -27,9 +27,9 @@ from widthfold_onnx.options import (
     Provider,
     SearchOptions,
 )
+from widthfold_onnx.rules.enumeration import every_form
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer, ProductLayer
-from widthfold_onnx.rules.selection import every_form
 from widthfold_onnx.tuning.bench import Bench
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.successive_halving import RaceOptions

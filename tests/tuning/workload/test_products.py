@@ -16,10 +16,9 @@ from tests.tuning.workload.tool import integers, layers_of, run, workload_of
 from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.enumeration import form_of
+from widthfold_onnx.rules.enumeration import every_form, form_of
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
-from widthfold_onnx.rules.selection import every_form
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.targets import load_target
 from widthfold_onnx.tuning.workloads import reformed

@@ -20,9 +20,8 @@ from tests.tuning.workload.tool import FOLD, integers, layers_of, workload_of
 from widthfold_onnx.options import FoldOptions, Layout
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.folded_node import folded_weight
-from widthfold_onnx.rules.enumeration import form_of
+from widthfold_onnx.rules.enumeration import every_form, form_of
 from widthfold_onnx.rules.form import Form
-from widthfold_onnx.rules.selection import every_form
 from widthfold_onnx.tuning.workloads import (
     ALIKE,
     PredictedForm,
