@@ -1,16 +1,23 @@
-"""List all equivalent forms of a layer at a factor.
+"""List the forms of a layer: all forms at a factor, or every legal form for a search.
 
-Rule: replaces a layer with fold - Conv - unfold, or with Reshape - product - Reshape.
-Requires: a Layer; the factor divides the folded extents, unless `ragged`.
-Rewrites: batch folds (grouped, no structural zeros); axis folds, blocked, interleaved or of the
-    whole axis; combined folds of several axes; with `one_sided`, folds of the output alone
-    (sub-pixel), and at factor 1 of the input alone along strided axes (space-to-depth); all of
-    them also lifted by one rank. Strided axes of a ConvTranspose that are not folded take their
-    sub-pixel form, which is a form by itself at factor 1. Other groups and channels (`groupings`)
-    are combined with the unfolded kernel, or with its sub-pixel form. A 3-D Conv as a 2-D one, or
-    a 1-D Conv as a product of matrices, whose results for each tap are added (`summed_taps`). Of a
-    product rows or columns are folded, with as few axes of batches as the factor needs.
-Refuses: forms that grow past the limits, mix samples, or spread Inf and NaN where that is refused.
+A form of a Conv is a factor per axis, a way to tile each axis, a lift and a grouping. Its kind
+joins the words of this table by "+". F is the factor of the axis, s its stride, and b its base
+dilation, which is the stride of a ConvTranspose; tiles are those of output and input:
+
+    kind                    tiles             where
+    batch                   F, F              the samples: as groups, or as one dense group
+    blocked                 F, F              an axis with b = 1
+    interleaved             F*b, F*s or F     any axis with F > 1
+    whole                   all, all          an axis of F positions
+    sub-pixel               F*b, 1            F = 1 < b, or `one_sided`
+    space-to-depth          1, s              F = 1 < s and `one_sided`
+    lifted                                    the kernel gets an axis of extent 1
+    grouped, dense, padded                    other groups and channels (`groupings`), F = 1
+    mirrored                                  a ConvTranspose with b = 1 is a Conv
+    summed taps             1, s              the first axis becomes samples (`summed_taps`)
+    product                                   an Einsum is a MatMul
+
+Of a product rows or columns are folded, with as few axes of batches as the factor needs.
 """
 
 from __future__ import annotations
