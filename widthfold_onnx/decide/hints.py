@@ -91,7 +91,7 @@ class Hints:
         may_fold = refusal.code in UNREAD if layer is None else refusal.code.is_of_a_form
         if not may_fold:
             return ""
-        is_open = layer is None or None in layer.planned
+        is_open = layer is None or None in layer.planned_shape
         hints = self._shapes(site, self._options) if is_open else []
         mixing_options = replace(self._options, mix_samples=True)
         if refusal.code == Code.FACTOR_DOES_NOT_DIVIDE:

@@ -124,9 +124,9 @@ def _site(
         return described()
     inputs, outputs = layer.channels
     return described(
-        input_shape=_extents(layer.planned),
+        input_shape=_extents(layer.planned_shape),
         weight_shape=list(layer.weight.shape),
-        output_shape=_extents(layer.output),
+        output_shape=_extents(layer.output_shape),
         attributes=layer.attributes_text + _groups_text(layer, options),
         channels=f"{inputs} -> {outputs}",
         alignment=f"{inputs} of {_aligned(inputs)} -> {outputs} of {_aligned(outputs)}",

@@ -187,8 +187,10 @@ def decide(linalg_ops: Sequence[LinalgOp], options: FoldOptions, factor: int) ->
     """
 
     def choose(layer: Layer) -> Form | Refusal:
-        if None in layer.static[1:]:
-            return Refusal(Code.UNKNOWN_EXTENT, f"of {list(layer.static)} only samples may be open")
+        if None in layer.static_shape[1:]:
+            return Refusal(
+                Code.UNKNOWN_EXTENT, f"of {list(layer.static_shape)} only samples may be open"
+            )
         linalg_op = linalg_ops[int((layer.data.name or "")[1:])]
         layout = Layout.NHWC if linalg_op.channels_last else Layout.NCHW
         form = preferred_form(layer, replace(options, layout=layout), factor)

@@ -69,12 +69,12 @@ def append_folded(
     )
     if ends.output_layout is None:
         series.append_moves(form.unfolding, "unfold")
-        surplus = _differing(form.extended_out_shape, layer.output)
+        surplus = _differing(form.extended_out_shape, layer.output_shape)
         if surplus:
             # A fixed extent is cut to its length; from an open one the surplus is cut at the end.
             series.cut(
                 {
-                    axis: extent if layer.static[axis] is not None else extent - form_extent
+                    axis: extent if layer.static_shape[axis] is not None else extent - form_extent
                     for axis, (form_extent, extent) in surplus.items()
                 }
             )
@@ -83,14 +83,14 @@ def append_folded(
 
 def _extend(series: Series, layer: Layer, form: Form) -> None:
     """Extend the data, as the fold needs it, with zeros or the zero point of quantized data."""
-    extensions = _differing(form.extended_in_shape, layer.planned)
+    extensions = _differing(form.extended_in_shape, layer.planned_shape)
     if extensions:
         ends = {i: form_extent - extent for i, (form_extent, extent) in extensions.items()}
         quantization = layer.quantization
         zero = None
         if quantization is not None and not quantization.dequantized:
             zero = quantization.zero
-        series.extend(ends, len(layer.planned), zero)
+        series.extend(ends, len(layer.planned_shape), zero)
 
 
 def _input(
@@ -177,7 +177,7 @@ class FoldedConstants:
 def folded_weight(layer: Layer, numbers: Array, fold: ConvFold) -> Array:
     """Fold the numbers of a weight; both sides have the layout in which the nodes store them."""
     operator, node = layer.operator, layer.node
-    conv_weight = fold_weight(operator.canonical_weight(numbers, node), fold, layer.zero)
+    conv_weight = fold_weight(operator.canonical_weight(numbers, node), fold, layer.filler)
     return operator.stored_weight(conv_weight, node, layer.weight.shape)
 
 

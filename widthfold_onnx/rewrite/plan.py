@@ -345,7 +345,7 @@ def structure_of(layer: Layer) -> dict[str, Any]:
     structure = {
         "op": layer.op,
         "element": layer.weight.dtype,
-        "input": layer.planned,
+        "input": layer.planned_shape,
         **signature,
     }
     # Through JSON, so that a plan from a file compares equal.

@@ -224,7 +224,7 @@ class ProposedFold(ABC):
 def bytes_growth(layer: Layer, fold: ConvFold, in_shape: Dims, out_shape: Dims) -> float:
     """Return the bytes of input, weight and output, after / before."""
     weight = math.prod(layer.weight_shape)
-    original_size = nominal_size(layer.planned) + weight + nominal_size(layer.output)
+    original_size = nominal_size(layer.planned_shape) + weight + nominal_size(layer.output_shape)
     new_size = (
         nominal_size(in_shape) + weight * fold.weight_growth() + nominal_size(out_shape) * fold.sums
     )

@@ -53,9 +53,9 @@ class Layer(Site, ABC):
 
     Attributes:
         operator: its description, for the operand that is the weight.
-        static: extents of the data as the operator reads it, that the model itself fixes; None
-            where open.
-        planned: the same with the assumed input shapes.
+        static_shape: extents of the data as the operator reads it, that the model itself fixes;
+            None where open.
+        planned_shape: the same with the assumed input shapes.
         opset: version of the default operator set of the model.
         weight_shape: extents of the weight as [O, C/group, *kernel].
         group: groups of its channels.
@@ -64,7 +64,7 @@ class Layer(Site, ABC):
             and others with one number per output channel.
         quantization: the quantization of the data; None unless the operator takes integers, or
             data and weight are dequantized.
-        zero: the number in the weight that stands for 0 and fills the structural zeros of a fold:
+        filler: the number in the weight that stands for 0 and fills the structural zeros of a fold:
             0, or the zero point of a quantized weight; one number or one per output channel,
             broadcasts against `weight_shape`.
         is_finite: neither data nor result can hold Inf or NaN for any input: they are integers, or
@@ -75,15 +75,15 @@ class Layer(Site, ABC):
     """
 
     operator: Operator
-    static: Dims
-    planned: Dims
+    static_shape: Dims
+    planned_shape: Dims
     opset: int
     weight_shape: tuple[int, ...]
     group: int
     axes: tuple[ConvAxis, ...]
     parameters: Mapping[int, Parameter]
     quantization: Quantization | None
-    zero: Array
+    filler: Array
     is_finite: bool
     dequantizer: Node | None
     read_weight: Callable[[], Array]
@@ -170,15 +170,15 @@ class Layer(Site, ABC):
     @property
     def stored_axes(self) -> tuple[int, ...]:
         """The axis of the stored data for every axis that the layer reads."""
-        return tuple(range(len(self.static)))
+        return tuple(range(len(self.static_shape)))
 
     @cached_property
-    def output(self) -> Dims:
+    def output_shape(self) -> Dims:
         """The output shape at planned extents; the channel axis of a vector is kept."""
-        return self.result(self.planned)
+        return self.output_shape_for(self.planned_shape)
 
     @abstractmethod
-    def result(self, data: Dims) -> Dims:
+    def output_shape_for(self, data: Dims) -> Dims:
         """Return the output shape for data whose folded axes have the planned extents."""
 
     @property
@@ -203,7 +203,7 @@ class Layer(Site, ABC):
         limits = None if quantization is None else (quantization.extends, quantization.cuts)
         bias = None if self.bias is None else self.bias.shape
         traits = (self.op, self.itemsize, self.weight_on_left, self.is_finite, limits)
-        extents = (self.static, self.planned, self.weight_shape, self.axes, bias)
+        extents = (self.static_shape, self.planned_shape, self.weight_shape, self.axes, bias)
         return (*traits, *extents, self.group, self.weight_groups)
 
     @abstractmethod
@@ -239,11 +239,11 @@ class ConvLayer(Layer):
 
     @property
     def positions(self) -> Dims:
-        """Samples and, per axis, the times that every weight is multiplied in each."""
-        return (self.planned[0], *(axis.positions for axis in self.axes))
+        """Samples, and the positions of each axis: how often every weight is multiplied there."""
+        return (self.planned_shape[0], *(axis.positions for axis in self.axes))
 
-    def result(self, data: Dims) -> Dims:
-        """Return [N, O, *spatial], see `Layer.result`."""
+    def output_shape_for(self, data: Dims) -> Dims:
+        """Return [N, O, *spatial], see `Layer.output_shape_for`."""
         return (data[0], self.channels[1], *(axis.out_length for axis in self.axes))
 
     @property
@@ -277,7 +277,7 @@ class ConvLayer(Layer):
                 "data": quantization.dtype,
                 "dequantized": quantization.dequantized,
                 "per_channel": has_vectors or any(vectors),
-                "symmetric": not self.zero.any(),
+                "symmetric": not self.filler.any(),
             }
         return result
 
@@ -307,13 +307,15 @@ class ConvLayer(Layer):
         counts = {1, outputs, self.weight.shape[axis]}
         vectors = (v for parameter in self.parameters.values() for v in parameter.vectors)
         fits = (
-            self.planned[1] == inputs
+            self.planned_shape[1] == inputs
             and (self.bias is None or self.bias.shape == (outputs,))
             and all(math.prod(vector.shape) in counts for vector in vectors)
         )
         if fits:
             return None
-        return inconsistent_shapes(self.planned, self.weight.shape, f" and group {self.group}")
+        return inconsistent_shapes(
+            self.planned_shape, self.weight.shape, f" and group {self.group}"
+        )
 
 
 def axis_names(rank: int) -> tuple[str, ...]:
@@ -361,7 +363,7 @@ class ProductLayer(Layer):
         """True for an Einsum that moves elements of data or result around its product."""
         if self.labels is None:
             return False
-        packings = self.labels.packing(self.planned, self.weight.shape, 1)
+        packings = self.labels.packing(self.planned_shape, self.weight.shape, 1)
         return not all(packing.is_view for packing in packings)
 
     @property
@@ -399,8 +401,8 @@ class ProductLayer(Layer):
         """The axis of the stored data for every axis that the layer reads."""
         return self.operator.stored_order(self.node, self.stored_rank)
 
-    def result(self, data: Dims) -> Dims:
-        """Return [.., L, O] or with the weight on the left [.., O, L], see `Layer.result`."""
+    def output_shape_for(self, data: Dims) -> Dims:
+        """Return [.., L, O], or [.., O, L] with the weight on the left."""
         leading, outputs = _broadcast(data[:-2], self.batches), self.channels[1]
         return (
             (*leading, outputs, data[-1]) if self.weight_on_left else (*leading, data[-2], outputs)
@@ -409,7 +411,7 @@ class ProductLayer(Layer):
     @property
     def macs(self) -> int | None:
         """Multiply-adds of one run, None where an extent is not known."""
-        return size_of((*self.output, self.channels[0]))
+        return size_of((*self.output_shape, self.channels[0]))
 
     @property
     def signature(self) -> dict[str, object]:
@@ -454,7 +456,7 @@ class ProductLayer(Layer):
         if self._fits():
             return None
         bias = "" if self.bias is None else f" and C {list(self.bias.shape)}"
-        return inconsistent_shapes(self.planned, self.weight.shape, bias)
+        return inconsistent_shapes(self.planned_shape, self.weight.shape, bias)
 
     def mixes_samples(self, positions: slice, factor: int) -> bool:
         """Check whether neighbours that are folded into one may belong to several samples.
@@ -463,7 +465,7 @@ class ProductLayer(Layer):
             positions: the axes that are folded.
             factor: number of neighbours.
         """
-        data = self.planned
+        data = self.planned_shape
         for axis in range(positions.start, positions.stop):
             extent = data[axis]
             inner = math.prod(e for e in data[axis + 1 : positions.stop] if e is not None)
@@ -476,12 +478,12 @@ class ProductLayer(Layer):
 
     def _shared_extents(self, labels: Labels) -> Dims:
         """Return the extents of the data that the model fixes for labels of the weight, too."""
-        row = len(self.static) - (1 if self.weight_on_left else 2)
+        row = len(self.static_shape) - (1 if self.weight_on_left else 2)
         first = len(labels.rows) - 1
-        return tuple(n for i, n in enumerate(self.static) if i >= first and i != row)
+        return tuple(n for i, n in enumerate(self.static_shape) if i >= first and i != row)
 
     def _fits(self) -> bool:
-        data, inputs = self.planned, self.channels[0]
+        data, inputs = self.planned_shape, self.channels[0]
         pairs = zip(reversed(data[:-2]), reversed(self.batches), strict=False)
         fits = data[-2 if self.weight_on_left else -1] in (None, inputs)
         fits = fits and all(a in (None, b) or 1 in (a, b) for a, b in pairs)
@@ -490,7 +492,7 @@ class ProductLayer(Layer):
         if self.bias is None or not fits:
             return fits
         extents = (1,) * (2 - len(self.bias.shape)) + self.bias.shape
-        ends = zip(extents, self.output, strict=False)
+        ends = zip(extents, self.output_shape, strict=False)
         return len(extents) == 2 and all(e in (1, w) or w is None for e, w in ends)
 
 

@@ -107,15 +107,15 @@ def read_layer(
     result = family(
         **vars(site),
         operator=operator,
-        static=static_dims,
-        planned=planned_dims,
+        static_shape=static_dims,
+        planned_shape=planned_dims,
         opset=document.opset,
         weight_shape=shape,
         group=operator.group(node),
         axes=axes,
         parameters=parameters,
         quantization=quantization,
-        zero=_zero(document, weight, shape),
+        filler=_filler(document, weight, shape),
         is_finite=not is_float or is_finite(document, node, data),
         dequantizer=maker if isinstance(maker, Node) else None,
         read_weight=lambda: document.read(weight.constant),
@@ -281,7 +281,7 @@ def _overflow_problem(document: Document, layer: Layer) -> Refusal | None:
     elif quantization.zero is None:
         low = high = 0
     largest = max(limits.max - low, high - limits.min)
-    magnitudes = np.abs(weight.astype(np.int64) - layer.zero.astype(np.int64))
+    magnitudes = np.abs(weight.astype(np.int64) - layer.filler.astype(np.int64))
     sums = largest * magnitudes.sum(axis=tuple(range(1, weight.ndim)))
     bias = None if layer.bias is None else document.read(layer.bias)
     if bias is not None and bias.dtype.kind in "iu":
@@ -316,7 +316,7 @@ def _axes(
     return tuple(positions)
 
 
-def _zero(document: Document, weight: Parameter, shape: tuple[int, ...]) -> Array:
+def _filler(document: Document, weight: Parameter, shape: tuple[int, ...]) -> Array:
     """Return the weight's zero point so that it broadcasts against `shape`; groups share theirs."""
     if weight.zero is None:
         return np.zeros((), np.int8)

@@ -80,9 +80,9 @@ class RowFold(ProposedFold):
         """Return the extents of input and output, or why the factor does not divide them."""
         layer, factor, name = self.layer, self.spec.factor, self.spec.axis
         if self._is_divided:
-            return layer.planned, layer.output
+            return layer.planned_shape, layer.output_shape
         widest_layout = replace(self._layout, merged=_max_merged(layer))
-        extents = layer.planned[widest_layout.positions(len(layer.planned))]
+        extents = layer.planned_shape[widest_layout.positions(len(layer.planned_shape))]
         extents_text = " x ".join("?" if e is None else str(e) for e in extents)
         if None in extents:
             return Refusal(
@@ -111,15 +111,15 @@ class RowFold(ProposedFold):
     def form(self, shapes: tuple[Dims, Dims]) -> Form:
         """Return the form of the fold, see `ProposedFold.form`."""
         layer, layout = self.layer, self._layout
-        shape = self._static_shape
+        shape = self._fixed_shape
         span = self._span
         data_moves, result_moves = _moves(layer, layout, shape)
         return Form(
             spec=self.spec,
             fold=self.fold,
             is_view=all(isinstance(step, Reshape) for step in (*data_moves, *result_moves)),
-            extended_in_shape=layer.planned,
-            extended_out_shape=layer.output,
+            extended_in_shape=layer.planned_shape,
+            extended_out_shape=layer.output_shape,
             flops_ratio=self.fold.flops_growth(),
             bytes_ratio=bytes_growth(layer, self.fold, *shapes),
             folded_axes=frozenset(range(span.start, span.stop) if layout.factor > 1 else ()),
@@ -132,23 +132,25 @@ class RowFold(ProposedFold):
     @property
     def _span(self) -> slice:
         """The axes of the data that make up the positions."""
-        return self._layout.positions(len(self.layer.planned))
+        return self._layout.positions(len(self.layer.planned_shape))
 
     @property
     def _layout(self) -> RowLayout:
         return RowLayout(self.spec.factor, self.layer.weight_on_left, self.spec.merged)
 
     @property
-    def _static_shape(self) -> Dims:
+    def _fixed_shape(self) -> Dims:
         """The extents of the data that the model fixes, the channels among them."""
         layer = self.layer
-        channel = len(layer.static) - (2 if layer.weight_on_left else 1)
-        return tuple(layer.channels[0] if i == channel else e for i, e in enumerate(layer.static))
+        channel = len(layer.static_shape) - (2 if layer.weight_on_left else 1)
+        return tuple(
+            layer.channels[0] if i == channel else e for i, e in enumerate(layer.static_shape)
+        )
 
     @property
     def _conditions(self) -> dict[int, Congruence]:
         """Return the conditions on the open axis of positions, by axis of the data."""
-        return self._layout.conditions(self._static_shape)
+        return self._layout.conditions(self._fixed_shape)
 
     @property
     def _is_divided(self) -> bool:
@@ -159,9 +161,11 @@ class RowFold(ProposedFold):
         """
         if self.spec.factor == 1:
             return True
-        if not self._layout.fits(self._static_shape):
+        if not self._layout.fits(self._fixed_shape):
             return False
-        pairs = [(self.layer.planned[axis], c.modulus) for axis, c in self._conditions.items()]
+        pairs = [
+            (self.layer.planned_shape[axis], c.modulus) for axis, c in self._conditions.items()
+        ]
         if any(extent is None for extent, _ in pairs) and _has_bias_per_position(self.layer):
             return False
         return all(extent is None or extent % modulus == 0 for extent, modulus in pairs)
@@ -172,7 +176,7 @@ def _ends(layer: ProductLayer, layout: RowLayout, shape: Dims) -> Ends:
 
     A product of dequantized operands has none: it has Reshapes of its own.
     """
-    result = layer.result(shape)
+    result = layer.output_shape_for(shape)
     reason = None
     input_layout = layout if layout.fits(shape) and not layer.transposed else None
     output_layout = layout if layout.fits(result) and not layer.flat else None
@@ -198,7 +202,7 @@ def _moves(
     """
     if layer.labels is None:
         data_moves = folding(layout, shape, transposed=layer.transposed)
-        return data_moves, unfolding(layout, layer.result(shape), flat=layer.flat)
+        return data_moves, unfolding(layout, layer.output_shape_for(shape), flat=layer.flat)
     data, result = layer.labels.packing(shape, layer.weight.shape, layout.factor)
     result_moves = result.steps(tile_major=False, inverse=True)
     return data.steps(tile_major=False), result_moves
@@ -247,4 +251,4 @@ def _has_bias_per_position(layer: ProductLayer) -> bool:
 def _max_merged(layer: ProductLayer) -> int:
     """Return how many axes can be positions: axes before the rows too, if one matrix serves all."""
     has_one_axis = layer.weight_on_left or layer.batches or layer.labels is not None
-    return 1 if has_one_axis else len(layer.planned) - 1
+    return 1 if has_one_axis else len(layer.planned_shape) - 1

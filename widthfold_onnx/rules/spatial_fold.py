@@ -74,7 +74,7 @@ class SpatialFold(ProposedFold):
         """Return the extents of input and output that the fold needs, or why it has none."""
         layer, fold, options = self.layer, self.fold, self.options
         for axis, tiles in enumerate(fold.layout(output=False).factors):
-            if tiles > 1 and layer.planned[axis] is None and layer.quantization is not None:
+            if tiles > 1 and layer.planned_shape[axis] is None and layer.quantization is not None:
                 return Refusal(
                     Code.UNKNOWN_EXTENT,
                     f"the extent of the {axis_names(layer.rank)[axis]} is not known; {tiles} would "
@@ -82,14 +82,17 @@ class SpatialFold(ProposedFold):
                 )
         in_shape = _extended_shape(layer, fold, output=False)
         out_shape = _extended_shape(layer, fold, output=True)
-        for shape, needed_shape in ((layer.planned, in_shape), (layer.output, out_shape)):
+        for shape, needed_shape in (
+            (layer.planned_shape, in_shape),
+            (layer.output_shape, out_shape),
+        ):
             if shape != needed_shape and not options.ragged:
                 axis = next(
                     i for i, (a, n) in enumerate(zip(shape, needed_shape, strict=True)) if a != n
                 )
                 return Refusal(
                     Code.FACTOR_DOES_NOT_DIVIDE,
-                    f"{'input' if shape is layer.planned else 'output'} extent {shape[axis]} "
+                    f"{'input' if shape is layer.planned_shape else 'output'} extent {shape[axis]} "
                     f"would have to be {needed_shape[axis]}",
                 )
         return in_shape, out_shape
@@ -109,9 +112,9 @@ class SpatialFold(ProposedFold):
         if fold.summed:
             return self._summed(shapes)
         in_shape, out_shape = shapes
-        logical = (layer.planned, layer.output)
+        logical = (layer.planned_shape, layer.output_shape)
         input_packing, output_packing = (
-            _packing(fold, _static_shape(layer, shape), output=output)
+            _packing(fold, _fixed_shape(layer, shape), output=output)
             for shape, output in ((in_shape, False), (out_shape, True))
         )
         folding = input_packing.steps(tile_major=False)
@@ -144,7 +147,7 @@ class SpatialFold(ProposedFold):
                 if is_
             ),
             conditions=(
-                Congruence((layer.planned[0] or 0) % fold.batch, fold.batch),
+                Congruence((layer.planned_shape[0] or 0) % fold.batch, fold.batch),
                 ANY,
                 *(axis.condition for axis in fold.axes),
             ),
@@ -159,7 +162,7 @@ class SpatialFold(ProposedFold):
         All extents but the number of samples are fixed (`enumeration.summed_taps`).
         """
         layer, fold = self.layer, self.fold
-        in_shape, out_shape = (_static_shape(layer, shape) for shape in shapes)
+        in_shape, out_shape = (_fixed_shape(layer, shape) for shape in shapes)
         first = fold.axes[0]
         input_packing, _ = pack_positions(in_shape, first.in_tile)
         _, output_packing = pack_positions(out_shape, first.out_tile)
@@ -203,13 +206,13 @@ def _ends(
     input_layout, output_layout = (
         layout if shape == logical and layout.fits(shape) and not is_apart else None
         for layout, shape, logical in (
-            (fold.layout(output=False), extended_shapes[0], layer.planned),
-            (fold.layout(output=True), out_shape, layer.output),
+            (fold.layout(output=False), extended_shapes[0], layer.planned_shape),
+            (fold.layout(output=True), out_shape, layer.output_shape),
         )
     )
     reason = None
-    if out_shape != layer.output:
-        reason = Refusal(Code.CUT, f"{list(out_shape)} is cut to {list(layer.output)}")
+    if out_shape != layer.output_shape:
+        reason = Refusal(Code.CUT, f"{list(out_shape)} is cut to {list(layer.output_shape)}")
     elif is_apart:
         reason = Refusal(Code.GROUPED_CHANNELS_LAST, "groups lie apart in NHWC")
     return Ends(layer.data_index, input_layout, output_layout, *static_shapes, reason)
@@ -224,14 +227,14 @@ def _packing(fold: ConvFold, shape: Dims, *, output: bool) -> Packing:
 
 def _extended_shape(layer: ConvLayer, fold: ConvFold, *, output: bool) -> Dims:
     """Return the shape of the input or output after extension to the extents of the fold."""
-    shape = layer.output if output else layer.planned
+    shape = layer.output_shape if output else layer.planned_shape
     lengths = [a.extended_out_length if output else a.extended_length for a in fold.axes]
     batch = None if shape[0] is None else round_up(shape[0], fold.batch)
     spatial = (s if e is None else e for s, e in zip(shape[2:], lengths, strict=True))
     return (batch, fold.regrouping.channels(*layer.channels)[output], *spatial)
 
 
-def _static_shape(layer: ConvLayer, shape: Dims) -> Dims:
+def _fixed_shape(layer: ConvLayer, shape: Dims) -> Dims:
     """Return the extents of input or output that the model fixes, the channels among them."""
-    pairs = enumerate(zip(shape, layer.static, strict=True))
+    pairs = enumerate(zip(shape, layer.static_shape, strict=True))
     return tuple(e if i == 1 or fixed is not None else None for i, (e, fixed) in pairs)

@@ -231,7 +231,7 @@ class CutLayer:
 
     def workload(self, target: Target) -> Workload:
         """Return the layer to be measured, with its forms ordered for a device."""
-        output = [int(d) for d in self.measured_layer.output if d is not None]
+        output = [int(d) for d in self.measured_layer.output_shape if d is not None]
         work = Work.of(self.layer, self.shape, output)
         macs = self.measured_layer.macs or 0
         predicted = []
@@ -294,7 +294,7 @@ def cut(
     measured_layer = only_layer(Document(proto, None, OPERATORS))
     if isinstance(measured_layer, Refusal):
         return measured_layer
-    if None in layer.static:  # a form of open extents may not be one of these
+    if None in layer.static_shape:  # a form of open extents may not be one of these
         outcomes = [form_of(measured_layer, form.spec, options) for form in forms]
         is_possible = [isinstance(outcome, Form) for outcome in outcomes]
         forms = list(compress(forms, is_possible))

@@ -28,7 +28,7 @@ EXTENT = st.integers(1, 4)
 
 
 def product_layer(
-    stored: np.ndarray, *, left: bool, turned: bool = False, zero: object = 0
+    stored: np.ndarray, *, left: bool, turned: bool = False, filler: object = 0
 ) -> ProductLayer:
     """A Gemm with a stored weight; what its fold does not need is left out."""
     flag = ir.AttrInt64("transA" if left else "transB", int(turned))
@@ -44,7 +44,7 @@ def product_layer(
             "parameters": {operator.inputs.weight: Parameter(SimpleNamespace(shape=stored.shape))},
             "weight_shape": canonical.shape,
             "group": operator.group(node),
-            "zero": np.asarray(zero),
+            "filler": np.asarray(filler),
         }
     )
 
@@ -121,7 +121,7 @@ def test_the_gaps_hold_what_stands_for_zero(case, seed: int) -> None:
         rng, *batches, *((outputs, channels) if layout.weight_on_left else (channels, outputs))
     )
     zero = integers(rng, *batches, *((outputs, 1) if layout.weight_on_left else (1, outputs)))
-    layer = product_layer(w, left=layout.weight_on_left, zero=zero.reshape(-1, 1, 1))
+    layer = product_layer(w, left=layout.weight_on_left, filler=zero.reshape(-1, 1, 1))
     fold = fold_of(layer, layout.factor)
     repeated = folded_vector(layer, zero, fold)
     without = folded_weight(product_layer(w, left=layout.weight_on_left), w - zero, fold)

@@ -74,6 +74,8 @@ def test_the_work_is_that_of_the_model_that_is_measured(predict, index) -> None:
         model = onnx.ModelProto.FromString(graphs.model(layer, weight, form, last=False))
         read_layer = only_layer(Document(model, None, OPERATORS))
         assert isinstance(read_layer, Layer)
-        shapes = (list(map(int, dims)) for dims in (read_layer.planned, read_layer.output))
+        shapes = (
+            list(map(int, dims)) for dims in (read_layer.planned_shape, read_layer.output_shape)
+        )
         floors = Work.of(read_layer, *shapes)
         assert predict.work_of(layer, form) == floors, form.name

@@ -108,10 +108,11 @@ PLANNED = "decides which forms exist; the measured extents are given beside the 
 VALUES = "layers that differ in their numbers alone take equally long"
 NOT_IN_THE_SUBJECT = {
     **dict.fromkeys(("node", "scope", "name"), IDENTITY),
-    **dict.fromkeys(("static", "planned", "samples", "opset", "is_open", "pad_period"), PLANNED),
+    **dict.fromkeys(("static_shape", "planned_shape", "samples", "opset"), PLANNED),
+    **dict.fromkeys(("is_open", "pad_period"), PLANNED),
     "read_weight": VALUES,
     "parameters": "the weight alone and the other parameters are changed one after the other",
-    "zero": "of quantized weights only, where the subject says whether it is 0",
+    "filler": "of quantized weights only, where the subject says whether it is 0",
     "dequantizer": "the node that is folded away; `quantization` says whether there is one",
     "per_channel": "of quantized weights only, where the subject says whether there are any",
     "itemsize": "follows from the element type",
