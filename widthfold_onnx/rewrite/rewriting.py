@@ -77,7 +77,7 @@ class Rewriting:
         return cls(document, forms, guarded_regions, runtime)
 
     def guarded(self) -> dict[str, set[NodeName]]:
-        """Return the names of guarded layers, by each value that the guard may return."""
+        """Return the guarded layers, by each value that their If may return."""
         names: dict[str, set[NodeName]] = {}
         for graph, forms in self.forms.items():
             for group in self.guarded_regions[graph].groups:

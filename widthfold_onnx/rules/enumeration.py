@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import compress, product
 
 from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES, Grouping
@@ -246,7 +246,7 @@ def conv_forms(
             continue  # the node as it is
         # The label does not name axes whose strides alone are folded, nor does a lift.
         changes = [bool(group_changes), *(tiles.is_folded for _, tiles in tilings)]
-        axis_label = label or "+".join(n for n, is_ in zip(names[1:], changes, strict=True) if is_)
+        axis_label = label or "+".join(compress(names[1:], changes))
         for dense in (False, True) if factors[0] > 1 else (False,):
             spec = FormSpec(
                 axis=axis_label or NO_AXIS,

@@ -122,8 +122,8 @@ class Ends:
         data: index of the input that it reads.
         static_in_shape: extents of the input as far as they are fixed.
         static_out_shape: extents of the output as far as they are fixed.
-        logical_reason: why the folded result is unfolded at once; None where it is not, or
-            nothing was folded.
+        logical_reason: why the output has no layout; None where it has one, where nothing was
+            folded, or where no form of this kind has one.
     """
 
     data: int

@@ -128,6 +128,7 @@ class SpatialFold(ProposedFold):
             folding = input_packing.steps(tile_major=True)
             unfolding = output_packing.steps(tile_major=True, inverse=True)
         fold = replace(fold, tile_major=channels_last)
+        axis_folds = (fold.batch > 1, False, *(axis.is_folded for axis in fold.axes))
         output_positions = (out_shape[0], 1, *out_shape[2:])
         weight_positions = (layer.positions[0], 1, *layer.positions[1:])
         return Form(
@@ -141,11 +142,7 @@ class SpatialFold(ProposedFold):
                 nominal_size(output_positions) / nominal_size(weight_positions)
             ),
             bytes_ratio=bytes_growth(layer, fold, in_shape, out_shape),
-            folded_axes=frozenset(
-                i
-                for i, is_ in enumerate((fold.batch > 1, False, *(a.is_folded for a in fold.axes)))
-                if is_
-            ),
+            folded_axes=frozenset(i for i, folds in enumerate(axis_folds) if folds),
             conditions=(
                 Congruence((layer.planned_shape[0] or 0) % fold.batch, fold.batch),
                 ANY,

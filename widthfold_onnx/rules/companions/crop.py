@@ -71,7 +71,7 @@ MAX_BEHIND = 32
 NEW_AXIS = -1
 """Stands for an axis that an Unsqueeze added, which is no axis of the layer's result."""
 
-NONE = Trim(0, 0)
+NO_TRIM = Trim(0, 0)
 NO_PADS = Refusal(Code.NO_PADS, "the Slice takes away what no pad of the layer adds")
 DEPENDS = Refusal(
     Code.UNKNOWN_EXTENT, "how much the Slice takes away depends on an extent that is not known"
@@ -273,7 +273,7 @@ def _absorb(
     """
     trim_of = trims(lengths, node) or {}
     spatial = {axis: places[axis] - 2 for axis in trim_of if places[axis] >= 2}
-    if all(trim_of[axis] == NONE for axis in spatial):
+    if all(trim_of[axis] == NO_TRIM for axis in spatial):
         return None
     new_axes = list(cropped_axes)
     remainders = {}
@@ -286,7 +286,7 @@ def _absorb(
     if new_axes == list(cropped_axes):
         is_empty = any(cropped_axes[index].spare < 1 for index in spatial.values())
         return EMPTY if is_empty else NO_PADS
-    return new_axes, {axis: trim for axis, trim in remainders.items() if trim != NONE}
+    return new_axes, {axis: trim for axis, trim in remainders.items() if trim != NO_TRIM}
 
 
 def _slice(document: Document, data: int, node: Node, remainders: Mapping[int, Trim]) -> NodeSpec:
