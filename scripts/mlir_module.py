@@ -13,7 +13,7 @@ from iree import compiler, runtime
 from iree.compiler import ir
 from onnx import numpy_helper
 
-from widthfold_onnx.mlir.layers import CONVOLUTIONS
+from widthfold_onnx.mlir.operations import CONVOLUTIONS
 
 Array = npt.NDArray[Any]
 HOST = ("--iree-llvmcpu-target-cpu=host",)

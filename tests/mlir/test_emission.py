@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx.mlir import emission
 from widthfold_onnx.mlir.files import fold_module
-from widthfold_onnx.mlir.layers import CONVOLUTIONS, ORDER
+from widthfold_onnx.mlir.operations import CONVOLUTIONS, ORDER
 from widthfold_onnx.options import AxisName, FoldOptions
 
 pytest.importorskip("iree.compiler", reason="no IREE: pip install 'widthfold-onnx[mlir]'")

@@ -15,7 +15,7 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.operators.base import Inputs
 from widthfold_onnx.operators.matmul import Product
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules import reading
+from widthfold_onnx.rules import layer_reading
 from widthfold_onnx.rules.layers import Site
 
 EINSUM = ("", "Einsum")
@@ -43,10 +43,10 @@ def test_a_description_that_does_not_hold_is_asked_nothing_else(
 ) -> None:
     """Of a unary Einsum no input is read: there is no second one that could be the weight."""
     both = OfTwoOperands(), OfTwoOperands(inputs=Inputs(data=1, weight=0))
-    monkeypatch.setattr(reading, "OPERATORS", {EINSUM: both})
+    monkeypatch.setattr(layer_reading, "OPERATORS", {EINSUM: both})
     document = Document(onnx.parser.parse_model(TEXT), None, [EINSUM])
     ((scope, node),) = document.nodes([EINSUM])
-    result = reading.read_layer(document, Site(node, scope, "", "Einsum"), unasked, unasked)
+    result = layer_reading.read_layer(document, Site(node, scope, "", "Einsum"), unasked, unasked)
     assert result is REFUSAL
 
 

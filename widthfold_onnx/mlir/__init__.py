@@ -1,6 +1,6 @@
 """Fold linalg operations of an MLIR module: the paper's pass in a compiler's own language.
 
-`layers` reads operations as layers, `emission` puts folded operations in their place, `files` goes
+`operations` reads them as layers, `emission` puts folded operations in their place, `files` goes
 from file to file. They take IREE's bindings of MLIR from here, which are imported at their first
 use. Forms, moves and weights come from `algebra`, `rules` and `rewrite`, as for an ONNX model;
 `cli` imports it.

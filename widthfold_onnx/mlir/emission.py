@@ -22,7 +22,7 @@ from widthfold_onnx.algebra.channels import Grouping, Regrouping, most_groups, r
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.packing import Move, Reshape, Transpose, shape_after
 from widthfold_onnx.arrays import Array, Dims
-from widthfold_onnx.mlir.layers import (
+from widthfold_onnx.mlir.operations import (
     CONVOLUTIONS,
     MATMUL,
     ORDER,

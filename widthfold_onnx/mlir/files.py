@@ -11,7 +11,7 @@ from widthfold_onnx import mlir
 from widthfold_onnx.decide.report import site_report
 from widthfold_onnx.errors import InvalidModelError, UsageError
 from widthfold_onnx.mlir.emission import replace_operation
-from widthfold_onnx.mlir.layers import decide, find_operations
+from widthfold_onnx.mlir.operations import decide, find_operations
 from widthfold_onnx.model.atomic import check_target, reading, write_file
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions

@@ -18,7 +18,7 @@ from widthfold_onnx.rewrite.new_nodes import NodeBuilder, SharedConstants, take_
 from widthfold_onnx.rewrite.record import ORIGIN_KEY, carries_folds
 from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.companions.companion import CompanionRule, Exchange, NodeSpec, Operand
-from widthfold_onnx.rules.reading import place_problem
+from widthfold_onnx.rules.layer_reading import place_problem
 from widthfold_onnx.runtime.kernels import prelu_keeps_inf
 
 

@@ -25,9 +25,9 @@ from widthfold_onnx.rewrite.exchange import Match, exchanged
 from widthfold_onnx.rewrite.padding import padded_model
 from widthfold_onnx.rewrite.plan import PaddedLayer, Plan
 from widthfold_onnx.rewrite.record import carries_folds
+from widthfold_onnx.rules.layer_reading import read_layer
 from widthfold_onnx.rules.layers import Layer, Site
 from widthfold_onnx.rules.quantization import ExtentsOf
-from widthfold_onnx.rules.reading import read_layer
 
 ALREADY_FOLDED = Refusal(
     Code.ALREADY_FOLDED, "the model carries folds of an earlier run; fold the original instead"

@@ -21,7 +21,7 @@ from widthfold_onnx.evidence import proof
 from widthfold_onnx.operators import OPERATORS, base, conv, conv_transpose, matmul
 from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.rules import reading
+from widthfold_onnx.rules import layer_reading
 
 ALLOWED = ("widthfold_onnx.evidence.proof", "widthfold_onnx.model")
 SINGLE = {
@@ -95,7 +95,7 @@ def not_set(name: str) -> Callable[..., bool]:
 
 def described(op_type: str, *wrong: Operator) -> tuple[object, str, object]:
     """Other descriptions of an operator."""
-    return reading, "OPERATORS", {**OPERATORS, ("", op_type): wrong}
+    return layer_reading, "OPERATORS", {**OPERATORS, ("", op_type): wrong}
 
 
 FAULTS: dict[str, tuple[onnx.ModelProto, object, str, object]] = {

@@ -18,7 +18,7 @@ from widthfold_onnx.model.proto import constant_folding
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code
 from widthfold_onnx.results import SiteReport
-from widthfold_onnx.rules.reading import BIAS_CODES, WEIGHT_CODES
+from widthfold_onnx.rules.layer_reading import BIAS_CODES, WEIGHT_CODES
 
 OPEN = Product(shape=[16, 3], weight=[3, 5], dims=["n", 3])
 BATCH = Product(shape=[4, 6, 3], weight=[3, 5])
