@@ -45,7 +45,7 @@ Conditions = tuple[tuple[int, Congruence], ...]
 
 @dataclass(frozen=True)
 class GuardedGroup:
-    """Nodes with one guard, in an order in which they can run, and what it tests."""
+    """Nodes with one guard, in running order, and the conditions that it tests."""
 
     nodes: tuple[Node, ...]
     conditions: Mapping[Value, Conditions]

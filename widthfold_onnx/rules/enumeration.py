@@ -2,20 +2,21 @@
 
 A form of a Conv is a factor per axis, a way to tile each axis, a lift and a grouping. Its kind
 joins the words of this table by "+". F is the factor of the axis, s its stride, and b its base
-dilation, which is the stride of a ConvTranspose; tiles are those of output and input:
+dilation, which is the stride of a ConvTranspose. An axis has a tile of the output and a tile of
+the input:
 
     kind                    tiles             where
-    batch                   F, F              the samples: as groups, or as one dense group
-    blocked                 F, F              an axis with b = 1
-    interleaved             F*b, F*s or F     any axis with F > 1
-    whole                   all, all          an axis of F positions
-    sub-pixel               F*b, 1            F = 1 < b, or `one_sided`
-    space-to-depth          1, s              F = 1 < s and `one_sided`
-    lifted                                    the kernel gets an axis of extent 1
-    grouped, dense, padded                    other groups and channels (`groupings`), F = 1
-    mirrored                                  a ConvTranspose with b = 1 is a Conv
-    summed taps             1, s              the first axis becomes samples (`summed_taps`)
-    product                                   an Einsum is a MatMul
+    batch                   F, F              the samples: as groups, or as one dense group.
+    blocked                 F, F              an axis with b = 1.
+    interleaved             F*b, F*s or F     any axis with F > 1.
+    whole                   all, all          an axis of F positions.
+    sub-pixel               F*b, 1            F = 1 < b, or F > 1 and `one_sided`.
+    space-to-depth          1, s              F = 1 < s and `one_sided`.
+    lifted                                    the kernel gets an axis of extent 1.
+    grouped, dense, padded                    other groups and channels (`groupings`), F = 1.
+    mirrored                                  a ConvTranspose with b = 1 is a Conv.
+    summed taps             1, s              the first axis becomes samples (`summed_taps`).
+    product                                   an Einsum is a MatMul.
 
 Of a product rows or columns are folded, with as few axes of batches as the factor needs.
 """
