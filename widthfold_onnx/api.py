@@ -125,8 +125,8 @@ def optimize(
             require_fold=require_fold,
             on_progress=on_progress,
         )
-        is_written = report.written is not None
-        return Result(_deliver(handle, out, target, plan) if is_written else None, plan, report)
+        new_model = _written_model(handle, out, target, plan) if report.written else None
+        return Result(new_model, plan, report)
 
 
 def fold(
@@ -182,7 +182,7 @@ def plan(model: Any, *, on_progress: Progress = silent, **keywords: Unpack[PlanK
     search_options = options_from(SearchOptions, keywords)
     with _files(handle_of(model), None) as (source, _):
         fold_options = options_from(FoldOptions, keywords)
-        return pipeline.decide(load(source), fold_options, search_options, on_progress=on_progress)
+        return pipeline.plan(load(source), fold_options, search_options, on_progress=on_progress)
 
 
 def apply(
@@ -366,7 +366,7 @@ def _files(handle: ModelHandle, out: Path | str | None) -> Iterator[tuple[Path, 
         yield source, Path(folder, "out.onnx") if out is None else Path(out)
 
 
-def _deliver(handle: ModelHandle, out: Path | str | None, target: Path, plan: Plan) -> Any:
+def _written_model(handle: ModelHandle, out: Path | str | None, target: Path, plan: Plan) -> Any:
     """Return a written model in the form in which its original was given."""
     if out is not None:
         return target

@@ -174,7 +174,7 @@ def optimize_in_memory(
     return new_model, CommandResult(report, decided_plan.plan)
 
 
-def decide(
+def plan(
     loaded: LoadedModel,
     options: FoldOptions,
     search_options: SearchOptions = BY_DEFAULT,
