@@ -36,16 +36,23 @@ def verify_files(
         # An output that is a sequence has the names out[0], out[1], ...
         if name not in outputs and name.rpartition("[")[0] not in outputs:
             raise UsageError(f"a tolerance is given for {quoted(name)}, which is no output")
-    if options.baseline is not None:
-        from widthfold_onnx.evidence.timing.requirement import (  # needs numpy
-            read_report,
-            with_baseline,
-        )
+    if options.baseline is None:
+        return _verify_in_child(original, rewritten, options, on_progress)
+    from widthfold_onnx.evidence.timing.requirement import (  # needs numpy
+        read_report,
+        with_baseline,
+    )
 
-        saved_report, least = read_report(options.baseline), options.fail_under
-        plain_options = dataclasses.replace(options, baseline=None, fail_under=None)
-        report = verify_files(original, rewritten, plain_options, on_progress)
-        return with_baseline(saved_report, report, options.baseline.name, least)
+    saved_report = read_report(options.baseline)
+    run_options = dataclasses.replace(options, baseline=None, fail_under=None)
+    report = _verify_in_child(original, rewritten, run_options, on_progress)
+    return with_baseline(saved_report, report, options.baseline.name, options.fail_under)
+
+
+def _verify_in_child(
+    original: LoadedModel, rewritten: Path, options: VerifyOptions, on_progress: Progress
+) -> VerifyReport:
+    """Compare two models; a failure of the child makes them unverified."""
     from widthfold_onnx.runtime.inputs.cases import with_cases  # needs numpy
 
     options = with_cases(options, original.proto)
