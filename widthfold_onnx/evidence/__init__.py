@@ -1,7 +1,90 @@
 """Check that a rewritten model computes the function of the original, and measure its speed.
 
-`verification` starts `checks` in a child process; `checks` calls `interface`, `proof`, `integers`,
+`verify_files` starts `checks` in a child process; `checks` calls `interface`, `proof`, `integers`,
 `parity` and `timing`, and adds up their `findings`. `runs` chooses the inputs, runs models on them
 with `exact_kernels`, and names the branches that none of them reaches. `saturation` judges integers
 of 8 bits as deployed, and excludes forms from a search. `pipeline` imports it.
 """
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.model.loader import LoadedModel, load
+from widthfold_onnx.options import Progress, VerifyOptions
+from widthfold_onnx.results import VerifyReport
+from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.environment import StartReadings, environment
+from widthfold_onnx.text import quoted
+
+
+def verify_files(
+    original: LoadedModel, rewritten: Path, options: VerifyOptions, on_progress: Progress
+) -> VerifyReport:
+    """Compare two model files; the runtime runs in a child process that may crash or hang.
+
+    Args:
+        original: the model before, as it was read.
+        rewritten: the model after.
+        options: what to run and where.
+        on_progress: called with every step.
+
+    Raises:
+        UsageError: a path, an input, a shape, a value or an option of the provider that does not
+            fit.
+        InvalidModelError: a file that is no model.
+    """
+    outputs = [value.name for value in original.proto.graph.output]
+    load(rewritten)
+    for name in options.tolerance.per_output:
+        # An output that is a sequence has the names out[0], out[1], ...
+        if name not in outputs and name.rpartition("[")[0] not in outputs:
+            raise UsageError(f"a tolerance is given for {quoted(name)}, which is no output")
+    if options.baseline is None:
+        return _verify_in_child(original, rewritten, options, on_progress)
+    from widthfold_onnx.evidence.timing.requirement import (  # needs numpy
+        read_report,
+        with_baseline,
+    )
+
+    saved_report = read_report(options.baseline)
+    run_options = dataclasses.replace(options, baseline=None, fail_under=None)
+    report = _verify_in_child(original, rewritten, run_options, on_progress)
+    return with_baseline(saved_report, report, options.baseline.name, options.fail_under)
+
+
+def _verify_in_child(
+    original: LoadedModel, rewritten: Path, options: VerifyOptions, on_progress: Progress
+) -> VerifyReport:
+    """Compare two models; a failure of the child makes them unverified."""
+    from widthfold_onnx.runtime.inputs.cases import with_cases  # needs numpy
+
+    options = with_cases(options, original.proto)
+    state = StartReadings()
+    try:
+        return isolated(_run, original.path, rewritten, options, on_message=on_progress)
+    except UnverifiedError as error:
+        # No runtime, or the child crashed: that is a result too, and goes into the report.
+        return VerifyReport(
+            original=original.path.name,
+            rewritten=rewritten.name,
+            outputs=[],
+            proof=None,
+            integers=None,
+            folds=[],
+            timing=None,
+            verdict="unverified",
+            reasons=[str(error)],
+            input_sets=0,
+            environment=environment(options, state),
+        )
+
+
+def _run(
+    original: Path, rewritten: Path, options: VerifyOptions, *, send: Progress
+) -> VerifyReport:
+    from widthfold_onnx.evidence.checks import verification_of
+
+    return verification_of(original, rewritten, options, on_progress=send)

@@ -59,7 +59,7 @@ class Uncompared:
 def verification_of(
     original: Path, rewritten: Path, options: VerifyOptions, *, on_progress: Progress
 ) -> VerifyReport:
-    """Compare two model files in this process; `verification.verify_files` starts one for it.
+    """Compare two model files in this process; `evidence.verify_files` starts one for it.
 
     Raises:
         UsageError: an input, a shape or an option of the provider that does not fit.
