@@ -56,13 +56,13 @@ def compare_models(
     is_proved: bool = False,
     send: Progress = silent,
 ) -> Comparison:
-    original_runs = comparable_runs(original, rewritten, options, on_progress=send)
-    provider = original_runs.options.provider
-    if isinstance(original_runs, Uncompared):
-        parity = ModelParity(original_runs.findings)
-        return Comparison(parity, provider, missing_kernel=original_runs.missing_kernel)
-    parity = model_parity(original_runs, rewritten, is_proved=is_proved)
-    return Comparison(parity, provider, original_runs.inputs.sizes)
+    runs = comparable_runs(original, rewritten, options, on_progress=send)
+    provider = runs.options.provider
+    if isinstance(runs, Uncompared):
+        parity = ModelParity(runs.findings)
+        return Comparison(parity, provider, missing_kernel=runs.missing_kernel)
+    parity = model_parity(runs, rewritten, is_proved=is_proved)
+    return Comparison(parity, provider, runs.inputs.sizes)
 
 
 def stored(folder, name, text):

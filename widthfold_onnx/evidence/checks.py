@@ -66,22 +66,22 @@ def verification_of(
         UnverifiedError: there is no runtime.
     """
     state = StartReadings()
-    original_runs = comparable_runs(original, rewritten, options, on_progress=on_progress)
-    options = original_runs.options
+    comparison = comparable_runs(original, rewritten, options, on_progress=on_progress)
+    options = comparison.options
     old, new = load(original), load(rewritten)
     if options.freeze_weights:
         frozen_names = overridable(old.proto) - {value.name for value in new.proto.graph.input}
         old = dataclasses.replace(old, proto=frozen(old.proto, frozen_names))
     folds = recorded_folds(Document(new.proto, new.folder, OPERATORS))
-    proof, integers = _proofs(old, new, original_runs, on_progress)
-    is_equal = proof is not None and proof.verdict == "equal"
     sizes: Sizes = ()
     unrun = ""
-    if isinstance(original_runs, Uncompared):
-        parity, unrun = ModelParity(original_runs.findings), original_runs.missing_kernel
+    if isinstance(comparison, Uncompared):
+        proof, integers = _proofs(old, new, options, sizes, on_progress, uncompared=comparison)
+        parity, unrun = ModelParity(comparison.findings), comparison.missing_kernel
     else:
-        parity = model_parity(original_runs, rewritten, is_proved=is_equal)
-        sizes = original_runs.inputs.sizes
+        sizes = comparison.inputs.sizes
+        proof, integers = _proofs(old, new, options, sizes, on_progress)
+        parity = model_parity(comparison, rewritten, is_proved=_is_equal(proof))
     findings = _of_integers(integers) + _of_proof(proof, parity, options) + parity.findings
     timing: Timing | None = None
     if options.timing and parity.findings.verdict == "pass":
@@ -105,7 +105,7 @@ def verification_of(
         ),
         assumed=assumption_report(ports_of(old.proto), options.input_shapes, sizes),
         saturates_further=parity.saturates_further,
-        unrun=unrun if is_equal else "",
+        unrun=unrun if _is_equal(proof) else "",
         note=other_runtime(recorded_runtime(new.proto)),
         values=reported(options.cases),
     )
@@ -142,6 +142,10 @@ def comparable_runs(
     return dataclasses.replace(original_runs, inputs=inputs)
 
 
+def _is_equal(proof: Proof | None) -> bool:
+    return proof is not None and proof.verdict == "equal"
+
+
 def _of_integers(integers: IntegerRun | None) -> Findings:
     """Return the findings of the run on integers."""
     if integers is None or integers.verdict != "different":
@@ -151,7 +155,7 @@ def _of_integers(integers: IntegerRun | None) -> Findings:
 
 def _of_proof(proof: Proof | None, parity: ModelParity, options: VerifyOptions) -> Findings:
     """Return the findings of the proof, and the differences that only a proof would explain."""
-    if proof is not None and proof.verdict == "equal":
+    if _is_equal(proof):
         return Findings()
     findings = Findings()
     if proof is not None:
@@ -185,16 +189,16 @@ def _unexplained(parity: ModelParity) -> tuple[str, ...]:
 def _proofs(
     old: LoadedModel,
     new: LoadedModel,
-    original_runs: OriginalRuns | Uncompared,
+    options: VerifyOptions,
+    sizes: Sizes,
     on_progress: Progress,
+    uncompared: Uncompared | None = None,
 ) -> tuple[Proof | None, IntegerRun | None]:
     """Return the proof, and if it holds, the run of the changed nodes on integers.
 
     Nothing is proved if a proof is needed and the original does not run: then no fold is delivered.
     If outputs are not compared, nodes run only where the runtime lacks a kernel for another node.
     """
-    options = original_runs.options
-    uncompared = original_runs if isinstance(original_runs, Uncompared) else None
     if not options.proof or (options.needs_proof and uncompared and uncompared.is_unrunnable):
         return None, None
     on_progress(Step("proof by evaluation"))
@@ -202,7 +206,6 @@ def _proofs(
         old_program, new_program = (program(model.proto, model.folder) for model in (old, new))
     except UnverifiedError as error:
         return Proof(verdict="skipped", reason=str(error)), None
-    sizes: Sizes = () if isinstance(original_runs, Uncompared) else original_runs.inputs.sizes
     run_shapes = next(iter(sizes), {})
     proof = proof_report(old_program, new_program, options.input_shapes, run_shapes)
     if proof.verdict != "equal" or (uncompared and not uncompared.missing_kernel):
