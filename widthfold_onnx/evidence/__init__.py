@@ -12,11 +12,13 @@ import dataclasses
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.evidence.timing.requirement import read_report, with_baseline
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.options import Progress, VerifyOptions
 from widthfold_onnx.results import VerifyReport
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.environment import StartReadings, environment
+from widthfold_onnx.runtime.inputs.cases import with_cases
 from widthfold_onnx.text import quoted
 
 
@@ -44,11 +46,6 @@ def verify_files(
             raise UsageError(f"a tolerance is given for {quoted(name)}, which is no output")
     if options.baseline is None:
         return _verify_in_child(original, rewritten, options, on_progress)
-    from widthfold_onnx.evidence.timing.requirement import (  # needs numpy
-        read_report,
-        with_baseline,
-    )
-
     saved_report = read_report(options.baseline)
     run_options = dataclasses.replace(options, baseline=None, fail_under=None)
     report = _verify_in_child(original, rewritten, run_options, on_progress)
@@ -59,8 +56,6 @@ def _verify_in_child(
     original: LoadedModel, rewritten: Path, options: VerifyOptions, on_progress: Progress
 ) -> VerifyReport:
     """Compare two models; a failure of the child makes them unverified."""
-    from widthfold_onnx.runtime.inputs.cases import with_cases  # needs numpy
-
     options = with_cases(options, original.proto)
     state = StartReadings()
     try:
