@@ -16,7 +16,7 @@ from tests.rewrite.quantized.models import qdq_chain, rounding
 from tests.small_models import MODELS
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence import runs
-from widthfold_onnx.evidence.runs import LABEL, attempt, filling_set, pairs, run_once
+from widthfold_onnx.evidence.runs import LABEL, attempt, filling_set, run_once
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.provider_traits import Level
 
@@ -125,17 +125,6 @@ def test_outputs_in_files_are_compared_alike(
     assert isinstance(made["y"], np.memmap)
     np.testing.assert_array_equal(made["y"], 2 * FEEDS[0].feeds["x"], strict=False)
     assert [compared(tmp_path, SCALED % "2", SCALED % by) for by in ("2", "2.002")] == small
-
-
-def test_an_output_that_one_run_lacks_is_empty_there() -> None:
-    first, second = np.ones((2, 3), np.float32), np.arange(4)
-    paired = pairs({"a": first, "b": second}, {"c": second, "b": first})
-    assert {name: (x.shape, y.shape) for name, (x, y) in paired.items()} == {
-        "a": ((2, 3), (0, 2, 3)),
-        "b": ((4,), (2, 3)),
-        "c": ((0, 4), (4,)),
-    }
-    assert [y.dtype for _, y in paired.values()] == [np.float32, np.float32, np.int64]
 
 
 class Echo:

@@ -1,14 +1,10 @@
-"""Choose inputs with which a model shows something, run models on them, and keep the outputs.
+"""Choose inputs with which a model shows something, and run models on them.
 
-* `revealing_values`: values of small inputs. Scalars and small vectors are often limits, rates or
-  switches, and random values of them may mask every output.
-* `filling_set`: inputs that cover the range of the quantizers that read them. Numbers of other
-  distributions seldom get near both ends of the range, where sums of 8 bits saturate
-  (`runtime.kernels`) and weights have most effect.
-* `all_windows_fit`: sizes at which every layer has something to compute.
-* `unreached_branches`: branches that no input set reaches, so that nothing is compared there.
-* `run_on_inputs`: chooses the sets, and runs the original on them.
-* `attempt`: runs a model on sets that are chosen. Large outputs lie in files.
+Random numbers may show nothing: scalars and small vectors are often limits, rates or switches, and
+a random value of one may mask every output (`revealing_values`). Where a quantizer reads an input,
+one set covers its whole range (`filling_set`): other numbers seldom get near both ends, where sums
+of 8 bits saturate (`runtime.kernels`) and weights have most effect. Branches that no set reaches
+are named.
 """
 
 from __future__ import annotations
@@ -28,6 +24,7 @@ from onnx import helper
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, open_exact
+from widthfold_onnx.evidence.parity.outputs import Outputs, why_meaningless
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.model.loader import load
@@ -43,9 +40,6 @@ from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import Session, open_session
 from widthfold_onnx.text import printable
-
-Outputs = dict[str, Array]
-"""Outputs of one run by name."""
 
 LARGE_BYTES = 1 << 26
 """Outputs of this size are kept in files."""
@@ -95,16 +89,6 @@ def attempt(
     except UnverifiedError as error:
         return str(error)
     return runs
-
-
-def pairs(reference: Outputs, candidate: Outputs) -> dict[str, tuple[Array, Array]]:
-    """Pair two runs by name; an output that a side lacks (sequences differ in length) is empty."""
-    present = {**reference, **candidate, **reference}
-    absent = {name: np.empty((0, *array.shape), array.dtype) for name, array in present.items()}
-    return {
-        name: (reference.get(name, empty), candidate.get(name, empty))
-        for name, empty in absent.items()
-    }
 
 
 VALUES = (0.0, 1.0, 0.1, 10.0, 100.0, 1e4, 1e6)
@@ -182,19 +166,6 @@ def _with_values(inputs: InputSets, values: dict[str, Array]) -> InputSets:
 def meaningful_count(outputs: Outputs) -> int:
     """Count the outputs that show something."""
     return sum(not why_meaningless(value) for value in outputs.values())
-
-
-def why_meaningless(values: Array) -> str:
-    """Return why values show nothing, "" where they show something."""
-    if values.dtype.kind in "OUS":
-        return ""
-    if not values.size:
-        return "the output is empty"
-    if not bool(np.isfinite(values).any()):
-        return "no value is finite"
-    if values.size > 1 and bool((values == values.flat[0]).all()):
-        return "all values are equal"
-    return ""
 
 
 def revealing_values(session: Session, feeds: Mapping[str, Array]) -> dict[str, Array]:

@@ -19,8 +19,15 @@ from typing import TYPE_CHECKING
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, open_chosen, saturates
 from widthfold_onnx.evidence.parity.original_runs import OriginalRuns, original_runs_of
-from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, SLACK, Distance, measure
-from widthfold_onnx.evidence.runs import Outputs, attempt, pairs
+from widthfold_onnx.evidence.parity.outputs import (
+    DEFAULT_RTOL,
+    SLACK,
+    Distance,
+    Outputs,
+    measure,
+    pairs,
+)
+from widthfold_onnx.evidence.runs import attempt
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import AxisName, FoldOptions, Layout, Step, VerifyOptions, silent
 from widthfold_onnx.refusal import Code, Refusal

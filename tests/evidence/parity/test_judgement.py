@@ -25,8 +25,7 @@ from widthfold_onnx.evidence.parity.judgement import (
     failed_cells,
     judgement_of,
 )
-from widthfold_onnx.evidence.parity.outputs import Distance
-from widthfold_onnx.evidence.runs import Outputs
+from widthfold_onnx.evidence.parity.outputs import Distance, Outputs
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from widthfold_onnx.evidence.parity import outputs
 from widthfold_onnx.evidence.parity.judgement import output_rows
-from widthfold_onnx.evidence.parity.outputs import Allowance, Distance, compare, distance
+from widthfold_onnx.evidence.parity.outputs import Allowance, Distance, compare, distance, pairs
 from widthfold_onnx.options import Tolerance
 
 FLOATS = [np.float16, np.float32, np.float64]
@@ -280,3 +280,14 @@ def test_a_distance_says_nothing_where_nothing_can_be_said():
     assert distance(flat, np.ones(4)) is None
     assert distance(flat, np.ones(3, int)) is None
     assert distance(flat, flat * np.nan) is None
+
+
+def test_an_output_that_one_run_lacks_is_empty_there() -> None:
+    first, second = np.ones((2, 3), np.float32), np.arange(4)
+    paired = pairs({"a": first, "b": second}, {"c": second, "b": first})
+    assert {name: (x.shape, y.shape) for name, (x, y) in paired.items()} == {
+        "a": ((2, 3), (0, 2, 3)),
+        "b": ((4,), (2, 3)),
+        "c": ((0, 4), (4,)),
+    }
+    assert [y.dtype for _, y in paired.values()] == [np.float32, np.float32, np.int64]

@@ -23,9 +23,16 @@ import numpy as np
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
 from widthfold_onnx.evidence.findings import Findings
 from widthfold_onnx.evidence.parity.original_runs import COPIES, UNSTEADY, OriginalRuns
-from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, SLACK, Allowance, Distance, compare
+from widthfold_onnx.evidence.parity.outputs import (
+    DEFAULT_RTOL,
+    SLACK,
+    Allowance,
+    Distance,
+    Outputs,
+    compare,
+    pairs,
+)
 from widthfold_onnx.evidence.parity.truth import true_outputs
-from widthfold_onnx.evidence.runs import Outputs, pairs
 from widthfold_onnx.evidence.saturation import compare_as_deployed
 from widthfold_onnx.options import Step
 from widthfold_onnx.results import LevelName, OutputParity

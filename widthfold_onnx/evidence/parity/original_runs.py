@@ -22,8 +22,15 @@ from onnx import helper, numpy_helper
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import open_chosen, open_exact
-from widthfold_onnx.evidence.parity.outputs import Distance, compare, distance, dtype_of
-from widthfold_onnx.evidence.runs import Outputs, attempt, pairs, run_on_inputs
+from widthfold_onnx.evidence.parity.outputs import (
+    Distance,
+    Outputs,
+    compare,
+    distance,
+    dtype_of,
+    pairs,
+)
+from widthfold_onnx.evidence.runs import attempt, run_on_inputs
 from widthfold_onnx.model.loader import load_with_data
 from widthfold_onnx.model.proto.scope import describe_node
 from widthfold_onnx.model.proto.walk import operator_of, subgraphs

@@ -1,4 +1,4 @@
-"""Compare two arrays of one output: how far they are apart, and whether that is allowed.
+"""Compare two outputs: how far apart they are, whether that is allowed, and what shows nothing.
 
 Values that are not finite are compared by position and sign, and never ignored: a fold can spread a
 NaN, which finite data cannot show.
@@ -14,9 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.runs import why_meaningless
 from widthfold_onnx.options import Tolerance
 from widthfold_onnx.results import Caveat, OutputParity, WorstElement
+
+Outputs = dict[str, Array]
+"""Outputs of one run by name."""
 
 DEFAULT_RTOL = {
     **dict.fromkeys(("float64", "complex128"), 1e-12),
@@ -37,6 +39,29 @@ BLOCK = 1 << 18
 SLACK = 2.0
 """Allowed distance from stored outputs, or from the definition where integers saturate, as a
 multiple of the distance of the original."""
+
+
+def pairs(reference: Outputs, candidate: Outputs) -> dict[str, tuple[Array, Array]]:
+    """Pair two runs by name; an output that a side lacks (sequences differ in length) is empty."""
+    present = {**reference, **candidate, **reference}
+    absent = {name: np.empty((0, *array.shape), array.dtype) for name, array in present.items()}
+    return {
+        name: (reference.get(name, empty), candidate.get(name, empty))
+        for name, empty in absent.items()
+    }
+
+
+def why_meaningless(values: Array) -> str:
+    """Return why values show nothing, "" where they show something."""
+    if values.dtype.kind in "OUS":
+        return ""
+    if not values.size:
+        return "the output is empty"
+    if not bool(np.isfinite(values).any()):
+        return "no value is finite"
+    if values.size > 1 and bool((values == values.flat[0]).all()):
+        return "all values are equal"
+    return ""
 
 
 class Distance(NamedTuple):
