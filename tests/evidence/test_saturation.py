@@ -21,6 +21,7 @@ from tests.small_models import MODELS
 from widthfold_onnx import pipeline
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence import saturation
+from widthfold_onnx.evidence.runs import Runs
 from widthfold_onnx.evidence.saturation import compare_as_deployed, may_saturate, usable_forms
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.model.messages import NodeName
@@ -112,15 +113,16 @@ def deployed(original: int, rewritten: int, monkeypatch: pytest.MonkeyPatch) -> 
     """Judge models that are so many steps away from their definition as deployed."""
     feeds = [InputSet("seed 0", {"x": np.zeros((1, 1, 67), np.uint8)}, random=True)]
     files = Path("a.onnx"), Path("b.onnx")
-    exact = [{"y": np.full((1, 1, 64), 100, np.uint8)}]
+    values = np.full((1, 1, 64), 100, np.uint8)
+    exact = Runs([{"y": values}])
     steps = dict(zip(files, (original, rewritten), strict=True))
     monkeypatch.setattr(
         saturation,
         "attempt",
-        lambda model, *arguments, **more: [{"y": exact[0]["y"] + np.uint8(steps[model])}],
+        lambda model, *arguments, **more: Runs([{"y": values + np.uint8(steps[model])}]),
     )
     run = planted_runs(files[0], VALUES, feeds)
-    vars(run)["optimized_outputs"] = exact
+    vars(run)["optimized_runs"] = exact
     return [*compare_as_deployed(run, files[1], exact)]
 
 

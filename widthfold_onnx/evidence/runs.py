@@ -13,7 +13,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
@@ -45,6 +45,19 @@ LARGE_BYTES = 1 << 26
 """Outputs of this size are kept in files."""
 
 
+@dataclass(frozen=True)
+class Runs:
+    """The runs of a model on several input sets.
+
+    Attributes:
+        outputs: of each set; none if the model does not run on all of them.
+        failure: why it does not run, "" if it does.
+    """
+
+    outputs: list[Outputs] = field(default_factory=list)
+    failure: str = ""
+
+
 def run_once(session: Session, item: InputSet) -> Outputs:
     """Return the outputs on one set; large ones lie in files, as outputs of all runs are kept.
 
@@ -73,22 +86,22 @@ def attempt(
     sets: Iterable[InputSet],
     on_progress: Progress = silent,
     open_model: Callable[[Path | onnx.ModelProto, VerifyOptions, Level], Session] = open_exact,
-) -> list[Outputs] | str:
-    """Return all outputs, by default computed with exact integers, or why there are none.
+) -> Runs:
+    """Run a model on input sets, by default with exact integers.
 
     A model is a file, or a function that copies the original in memory and is called before the
     first set is read. `on_progress` gets a step before each run.
     """
     name = printable(model.name) if isinstance(model, Path) else "copy of the original"
-    runs = []
+    outputs: list[Outputs] = []
     try:
         session = open_model(model if isinstance(model, Path) else model(), options, level)
         for item in sets:
             on_progress(Step(f"{name}, level {level}: {item.label}"))
-            runs.append(run_once(session, item))
+            outputs.append(run_once(session, item))
     except UnverifiedError as error:
-        return str(error)
-    return runs
+        return Runs(failure=str(error))
+    return Runs(outputs)
 
 
 VALUES = (0.0, 1.0, 0.1, 10.0, 100.0, 1e4, 1e6)

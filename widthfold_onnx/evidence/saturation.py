@@ -23,11 +23,10 @@ from widthfold_onnx.evidence.parity.outputs import (
     DEFAULT_RTOL,
     SLACK,
     Distance,
-    Outputs,
     measure,
     pairs,
 )
-from widthfold_onnx.evidence.runs import attempt
+from widthfold_onnx.evidence.runs import Runs, attempt
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import AxisName, FoldOptions, Layout, Step, VerifyOptions, silent
 from widthfold_onnx.refusal import Code, Refusal
@@ -42,37 +41,37 @@ if TYPE_CHECKING:
 
 
 def compare_as_deployed(
-    original: OriginalRuns, rewritten: Path, exact: Sequence[Outputs] | str
+    original: OriginalRuns, rewritten: Path, exact: Runs
 ) -> tuple[list[str], list[str]]:
     """Run both models as the caller deploys them.
 
     Args:
-        original: the runs of the original. Without outputs both results are empty; verification
+        original: the runs of the original. If it does not run, both results are empty; verification
             says so.
         rewritten: file of the rewritten model.
-        exact: its outputs by exact kernels at the same level; without them the results are empty.
+        exact: its runs by exact kernels at the same level; if they fail, both results are empty.
 
     Returns:
         The failures: the rewritten model does not run, or is further from its exact outputs than
         the original. And a remark: the distances of both models, or why the original does not run.
     """
-    if isinstance(original.optimized_outputs, str) or isinstance(exact, str):
+    if original.optimized_runs.failure or exact.failure:
         return [], []
     original.on_progress(Step("integers of 8 bits as deployed"))
     original_runs, rewritten_runs = (
         attempt(model, original.options, Level.ALL, original.inputs.sets, open_model=open_chosen)
         for model in (original.model, rewritten)
     )
-    if isinstance(original_runs, str):
-        return [], [f"as deployed the original does not run: {original_runs}"]
-    if isinstance(rewritten_runs, str):
-        failure = f"as deployed the original runs, the rewritten model does not: {rewritten_runs}"
-        return [failure], []
+    if original_runs.failure:
+        return [], [f"as deployed the original does not run: {original_runs.failure}"]
+    if rewritten_runs.failure:
+        line = "as deployed the original runs, the rewritten model does not"
+        return [f"{line}: {rewritten_runs.failure}"], []
     failed_names: list[str] = []
     deviations: list[tuple[float, str]] = []
     sides = [
-        [pairs(*run) for run in zip(*runs, strict=True)]
-        for runs in ((original.optimized_outputs, original_runs), (exact, rewritten_runs))
+        [pairs(*run) for run in zip(exact_runs.outputs, runs.outputs, strict=True)]
+        for exact_runs, runs in ((original.optimized_runs, original_runs), (exact, rewritten_runs))
     ]
     arrays = {name: array for run in sides[0] for name, (array, _) in run.items()}
     for name, array in arrays.items():

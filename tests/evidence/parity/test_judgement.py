@@ -26,6 +26,7 @@ from widthfold_onnx.evidence.parity.judgement import (
     judgement_of,
 )
 from widthfold_onnx.evidence.parity.outputs import Distance, Outputs
+from widthfold_onnx.evidence.runs import Runs
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 
@@ -59,7 +60,7 @@ def judged(
     movements = [{"y": Distance(moved, moved)}]
     judgement, unused = judgement_of(run, truths, movements, is_proved=is_proved)
     assert movements == [{"y": Distance(moved, moved)}]
-    return judgement, judgement.cells({"disabled": [away(rewritten)]}), unused
+    return judgement, judgement.cells({"disabled": Runs([away(rewritten)])}), unused
 
 
 def passes(*distances: float, **arguments: object) -> bool:

@@ -1,8 +1,8 @@
 """Compare two whole models on the same inputs, output by output, by one rule.
 
 Two distances from the reference are allowed: the default tolerance, and a small multiple of the
-distance by which rounding moves the original (`OriginalRuns.movement`). An output passes within the
-larger distance. The reference is the truth where that is usable, else the original without the
+distance by which rounding moves the original (`OriginalRuns.movements`). An output passes within
+the larger distance. The reference is the truth where that is usable, else the original without the
 runtime's optimizations. Every input set is judged by itself: an ill-conditioned set must not excuse
 a difference on another.
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
 from widthfold_onnx.evidence.findings import Findings
-from widthfold_onnx.evidence.parity.original_runs import COPIES, UNSTEADY, OriginalRuns
+from widthfold_onnx.evidence.parity.original_runs import COPIES, UNSTEADY, Movements, OriginalRuns
 from widthfold_onnx.evidence.parity.outputs import (
     DEFAULT_RTOL,
     SLACK,
@@ -33,6 +33,7 @@ from widthfold_onnx.evidence.parity.outputs import (
     pairs,
 )
 from widthfold_onnx.evidence.parity.truth import true_outputs
+from widthfold_onnx.evidence.runs import Runs
 from widthfold_onnx.evidence.saturation import compare_as_deployed
 from widthfold_onnx.options import Step
 from widthfold_onnx.results import LevelName, OutputParity
@@ -68,15 +69,14 @@ class CellKey(NamedTuple):
 
 
 Cells = dict[CellKey, OutputParity]
-Movements = list[dict[str, Distance]]
 
 
 def judge(
-    original: OriginalRuns, runs: Mapping[LevelName, Sequence[Outputs] | str], *, is_proved: bool
+    original: OriginalRuns, runs: Mapping[LevelName, Runs], *, is_proved: bool
 ) -> tuple[Cells, list[str]]:
     """Compare all outputs, with as many shaken copies as that takes.
 
-    `runs` has the outputs of the rewritten model by level and input set, or why there are none.
+    `runs` has the runs of the rewritten model, by level.
 
     Returns:
         The comparisons, and what limits them, one line each.
@@ -88,7 +88,8 @@ def judge(
     )
     movements: Movements = [{} for _ in truths]
     for copy_index in range(len(COPIES)):
-        reason = _join(movements, original.movement(copy_index))
+        copy_movements, reason = original.movements(copy_index)
+        movements = _joined(movements, copy_movements)
         judgement, unused = judgement_of(original, truths, movements, is_proved=is_proved)
         cells = judgement.cells(runs)
         # More copies make no output pass whose tolerance the caller chose.
@@ -97,13 +98,12 @@ def judge(
     return cells, [line for line in (remark, unused, reason) if line]
 
 
-def _join(movements: Movements, copies: Movements | str) -> str:
-    """Take the movements of one more shaken copy; say why they are not known, "" if they are."""
-    if isinstance(copies, str):
-        return f"how far rounding moves the original is not known: {copies}"
-    for total, copy in zip(movements, copies, strict=True):
-        total |= {name: gap.joined(total.get(name, gap)) for name, gap in copy.items()}
-    return ""
+def _joined(first: Movements, second: Movements) -> Movements:
+    """Return the larger movement of each output."""
+    return [
+        old | {name: gap.joined(old.get(name, gap)) for name, gap in new.items()}
+        for old, new in zip(first, second, strict=True)
+    ]
 
 
 def judgement_of(
@@ -173,12 +173,12 @@ class Judgement:
     movements: Movements
     is_proved: bool
 
-    def cells(self, runs: Mapping[LevelName, Sequence[Outputs] | str]) -> Cells:
+    def cells(self, runs: Mapping[LevelName, Runs]) -> Cells:
         """Compare every output of the rewritten model, at each level and on every input set."""
         return {
             key: msgspec.structs.replace(self._cell(key, candidate), level=level)
-            for level, outputs in runs.items()
-            for index, candidate in enumerate(() if isinstance(outputs, str) else outputs)
+            for level, runs_at_level in runs.items()
+            for index, candidate in enumerate(runs_at_level.outputs)
             for name in pairs(self.original.outputs[index], candidate)
             for key in [CellKey(level, name, index)]
         }
@@ -198,9 +198,9 @@ class Judgement:
         cell = compare(name, *arrays, tolerance, Allowance(movement, multiple, defaults))
         if name in original.unsteady:
             return msgspec.structs.replace(cell, passed=False, note=UNSTEADY, caveat="unsteady")
-        if cell.passed or level == "disabled" or isinstance(original.optimized_outputs, str):
+        if cell.passed or level == "disabled" or original.optimized_runs.failure:
             return cell
-        arrays = pairs(original.optimized_outputs[index], new)[name]
+        arrays = pairs(original.optimized_runs.outputs[index], new)[name]
         second_cell = compare(name, *arrays, tolerance, Allowance(movement, multiple))
         return msgspec.structs.replace(second_cell, note=OPTIMIZED) if second_cell.passed else cell
 
@@ -286,26 +286,26 @@ def model_parity(original: OriginalRuns, rewritten: Path, *, is_proved: bool) ->
         is_proved: whether both are proved to be the same function. Then rounding and overflow
             explain more, and outputs that show nothing are no obstacle.
     """
-    outputs = original.run(rewritten, Level.DISABLED)
-    if isinstance(outputs, str):
-        reason = f"the original runs, the rewritten model does not: {outputs}"
+    plain_runs = original.run(rewritten, Level.DISABLED)
+    if plain_runs.failure:
+        reason = f"the original runs, the rewritten model does not: {plain_runs.failure}"
         return ModelParity(Findings(failures=(reason,)))
-    optimized_outputs = original.run(rewritten, Level.ALL)
-    runs: dict[LevelName, list[Outputs] | str] = {"disabled": outputs, "all": optimized_outputs}
+    optimized_runs = original.run(rewritten, Level.ALL)
+    runs: dict[LevelName, Runs] = {"disabled": plain_runs, "all": optimized_runs}
     cells, remarks = judge(original, runs, is_proved=is_proved)
     left_out = _overflows(original, cells) if is_proved else {}
     cells = {key: cell for key, cell in cells.items() if key.input_set not in left_out}
     remarks = [*original.inputs.remarks, *remarks]
     remarks += [f"left out {original.inputs.sets[i].label}: {line}" for i, line in left_out.items()]
-    failures = faults(cells, original, "disabled") + stored_faults(original, outputs)
+    failures = faults(cells, original, "disabled") + stored_faults(original, plain_runs.outputs)
     if not failures:
         lines = faults(cells, original, "all")
-        if isinstance(optimized_outputs, str) and not isinstance(original.optimized_outputs, str):
-            lines.insert(0, optimized_outputs)
+        if optimized_runs.failure and not original.optimized_runs.failure:
+            lines.insert(0, optimized_runs.failure)
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
     byte_failures: list[str] = []
     if not failures and saturates(original.options) and holds_bytes(original.model, rewritten):
-        byte_failures, byte_remarks = compare_as_deployed(original, rewritten, optimized_outputs)
+        byte_failures, byte_remarks = compare_as_deployed(original, rewritten, optimized_runs)
         failures += byte_failures
         remarks += byte_remarks
     doubts, rows = [*original.doubts], output_rows(cells)

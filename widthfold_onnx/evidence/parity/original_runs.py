@@ -30,7 +30,7 @@ from widthfold_onnx.evidence.parity.outputs import (
     dtype_of,
     pairs,
 )
-from widthfold_onnx.evidence.runs import attempt, run_on_inputs
+from widthfold_onnx.evidence.runs import Runs, attempt, run_on_inputs
 from widthfold_onnx.model.loader import load_with_data
 from widthfold_onnx.model.proto.scope import describe_node
 from widthfold_onnx.model.proto.walk import operator_of, subgraphs
@@ -65,6 +65,9 @@ SHAKEN = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOU
 Steps = Callable[[tuple[int, ...]], Array]
 """Draws the steps of all elements of an array of a shape, in units in the last place."""
 
+Movements = list[dict[str, Distance]]
+"""How far each output moves, by input set and name."""
+
 
 @dataclass(frozen=True)
 class OriginalRuns:
@@ -93,20 +96,24 @@ class OriginalRuns:
         """Why outputs cannot be judged, one line each."""
         return [f"output {printable(name)} {UNSTEADY}" for name in sorted(self.unsteady)]
 
-    def run(self, model: Path, level: Level) -> list[Outputs] | str:
-        """Return the outputs of a model on each input set, or why there are none."""
+    def run(self, model: Path, level: Level) -> Runs:
+        """Run a model on each input set."""
         return attempt(model, self.options, level, self.inputs.sets, self.on_progress)
 
     @cached_property
-    def optimized_outputs(self) -> list[Outputs] | str:
-        """Outputs with the runtime's optimizations, or why there are none."""
+    def optimized_runs(self) -> Runs:
+        """Runs with the runtime's optimizations."""
         return self.run(self.model, Level.ALL)
 
-    def movement(self, copy_index: int) -> list[dict[str, Distance]] | str:
+    def movements(self, copy_index: int) -> tuple[Movements, str]:
         """Measure by a shaken copy how far a unit in the last place moves each output.
 
-        The result is by input set and name, or says why the copy does not run. An output is left
-        out if other elements are not finite in the copy: its distance says nothing.
+        An output is left out if other elements are not finite in the copy: its distance says
+        nothing.
+
+        Returns:
+            The movements, none on any input set if the copy does not run, and then a remark, else
+            "".
         """
         steps = steps_of(copy_index, COPIES[copy_index])
 
@@ -119,16 +126,17 @@ class OriginalRuns:
                 yield InputSet(f"copy {copy_index + 1}, {item.label}", feeds)
 
         runs = attempt(copy, self.options, Level.DISABLED, sets(), self.on_progress)
-        if isinstance(runs, str):
-            return runs
+        if runs.failure:
+            remark = f"how far rounding moves the original is not known: {runs.failure}"
+            return [{} for _ in self.outputs], remark
         return [
             {
                 name: gap.times(1 / COPIES[copy_index], dtype_of(pair[0]))
                 for name, pair in pairs(outputs, run).items()
                 if (gap := distance(*pair)) is not None
             }
-            for outputs, run in zip(self.outputs, runs, strict=True)
-        ]
+            for outputs, run in zip(self.outputs, runs.outputs, strict=True)
+        ], ""
 
     def overflow(self, set_index: int) -> str:
         """Name a linear node of the main graph that reads or gives NaN or Inf on an input set.
@@ -151,11 +159,12 @@ class OriginalRuns:
 
         sets = [self.inputs.sets[set_index]]
         runs = attempt(copy, self.options, Level.DISABLED, sets, self.on_progress)
-        if isinstance(runs, str):
+        if runs.failure:
             return ""
+        (outputs,) = runs.outputs
         for node in nodes:
             for verb, names in (("reads", node.input), ("gives", node.output)):
-                for value in (runs[0][name] for name in names if name in runs[0]):
+                for value in (outputs[name] for name in names if name in outputs):
                     count = np.count_nonzero(~np.isfinite(value)) if value.dtype.kind == "f" else 0
                     if count:
                         return (
