@@ -18,14 +18,17 @@ from tests.folding import fold_model
 from tests.rewrite.quantized.models import FOLD, rounding
 from widthfold_onnx.evidence.parity import judgement as parity_judgement
 from widthfold_onnx.evidence.parity.judgement import (
+    Judgement,
+    Rows,
+    failed_rows,
+)
+from widthfold_onnx.evidence.parity.outputs import (
     MULTIPLE_IF_PROVED,
     MULTIPLE_IF_UNPROVED,
-    Cells,
-    Judgement,
-    failed_cells,
-    judgement_of,
+    Distance,
+    Outputs,
 )
-from widthfold_onnx.evidence.parity.outputs import Distance, Outputs
+from widthfold_onnx.evidence.parity.truth import usable_truths
 from widthfold_onnx.evidence.runs import Runs
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
@@ -50,7 +53,7 @@ def judged(
     tolerance: Tolerance | None = None,
     truth: np.ndarray | None = TRUTH,
     unsteady: bool = False,
-) -> tuple[Judgement, Cells, str]:
+) -> tuple[Judgement, Rows, str]:
     """Compare two models that are that far from the truth, where rounding moves the original."""
     options = VerifyOptions(provider=Provider.CPU, tolerance=tolerance or Tolerance())
     run = planted_runs(Path("a.onnx"), options, [InputSet("s", {})])
@@ -58,13 +61,14 @@ def judged(
     run.unsteady.update(["y"] if unsteady else [])
     truths: list[Outputs] = [{} if truth is None else {"y": truth}]
     movements = [{"y": Distance(moved, moved)}]
-    judgement, unused = judgement_of(run, truths, movements, is_proved=is_proved)
+    usable, larger_movements, unused = usable_truths(run, truths, movements)
     assert movements == [{"y": Distance(moved, moved)}]
-    return judgement, judgement.cells({"disabled": Runs([away(rewritten)])}), unused
+    judgement = Judgement(run, usable, larger_movements, is_proved)
+    return judgement, judgement.rows({"disabled": Runs([away(rewritten)])}), unused
 
 
 def passes(*distances: float, **arguments: object) -> bool:
-    return not failed_cells(judged(*distances, **arguments)[1])
+    return not failed_rows(judged(*distances, **arguments)[1])
 
 
 @pytest.mark.parametrize(
@@ -82,9 +86,9 @@ def test_a_multiple_of_the_movement_is_the_limit(
 def test_the_error_of_the_original_is_a_movement_as_well() -> None:
     for factor, passed in ((0.97, True), (1.03, False)):
         assert passes(2e-6, factor * MULTIPLE_IF_UNPROVED * 2e-6) is passed
-    judgement, cells, _ = judged(2e-6, 0.0)
+    judgement, rows, _ = judged(2e-6, 0.0)
     assert judgement.movements[0]["y"].largest == pytest.approx(2e-6, rel=0.05)
-    assert cells["disabled", "y", 0].movement == pytest.approx(2e-6, rel=0.05)
+    assert rows["disabled", "y", 0].movement == pytest.approx(2e-6, rel=0.05)
 
 
 def test_without_a_truth_the_default_tolerance_is_the_least_that_is_allowed() -> None:
@@ -109,9 +113,9 @@ def test_an_output_that_cannot_be_judged_fails_nobody() -> None:
 
 @pytest.mark.parametrize(("moved", "used"), [(0.0, False), (1e-6, False), (1.1e-5, True)])
 def test_a_truth_further_away_needs_rounding_to_explain_it(moved: float, used: bool) -> None:
-    _, cells, unused = judged(1e-4, 1e-4, moved)
-    cell = cells["disabled", "y", 0]
-    assert cell.max_rel == pytest.approx(1e-4 if used else 0.0, rel=0.01)
+    _, rows, unused = judged(1e-4, 1e-4, moved)
+    row = rows["disabled", "y", 0]
+    assert row.max_rel == pytest.approx(1e-4 if used else 0.0, rel=0.01)
     assert ("output y: the original is 0.0001 away from it" in unused) is not used
     assert bool(unused) is not used
 

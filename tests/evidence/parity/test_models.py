@@ -9,8 +9,11 @@ from onnx import numpy_helper, parser
 from tests.evidence.compared import LINE, OPTIONS, SCALED, compare_models, compared, stored
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.evidence import exact_kernels
-from widthfold_onnx.evidence.parity.judgement import MULTIPLE_IF_PROVED, MULTIPLE_IF_UNPROVED
-from widthfold_onnx.evidence.parity.outputs import BEYOND
+from widthfold_onnx.evidence.parity.outputs import (
+    BEYOND,
+    MULTIPLE_IF_PROVED,
+    MULTIPLE_IF_UNPROVED,
+)
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.session import Session

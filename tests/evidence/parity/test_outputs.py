@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from widthfold_onnx.evidence.parity import outputs
-from widthfold_onnx.evidence.parity.judgement import output_rows
+from widthfold_onnx.evidence.parity.judgement import report_rows
 from widthfold_onnx.evidence.parity.outputs import Allowance, Distance, compare, distance, pairs
 from widthfold_onnx.options import Tolerance
 
@@ -182,8 +182,8 @@ def test_worst_of_complex_numbers_is_indexed_by_number():
     assert (row.worst.index, row.worst.original, row.worst.rewritten) == ([1], -4.0, -3.5)
 
 
-def rows(*cells):
-    return output_rows({("all", cell.name, i): cell for i, cell in enumerate(cells)})
+def reported(*rows):
+    return report_rows({("all", row.name, i): row for i, row in enumerate(rows)})
 
 
 def test_a_row_is_the_set_that_was_nearest_to_failing():
@@ -196,18 +196,18 @@ def test_a_row_is_the_set_that_was_nearest_to_failing():
     failed = msgspec.structs.replace(equal, passed=False, max_rel=1e-4)
     nan = compare("y", array, np.array([np.nan, 1, 2], np.float32), NORMAL)
     ranked = [equal, near, far, failed, nan]
-    for i, cell in enumerate(ranked):
-        assert rows(*ranked[: i + 1]) == rows(*reversed(ranked[: i + 1])) == [cell]
+    for i, row in enumerate(ranked):
+        assert reported(*ranked[: i + 1]) == reported(*reversed(ranked[: i + 1])) == [row]
     other = msgspec.structs.replace(equal, name="z")
-    assert rows(equal, other, near) == [near, other]
+    assert reported(equal, other, near) == [near, other]
 
 
 def test_a_row_says_something_when_one_set_does():
     flat, varied = np.ones(3, np.float32), np.arange(3, dtype=np.float32)
     dull = compare("y", flat, flat + np.float32(1e-6), NORMAL)
     good = compare("y", varied, varied, NORMAL)
-    assert rows(dull, dull)[0].caveat == "meaningless"
-    assert rows(dull, good) == rows(good, dull) == [good]
+    assert reported(dull, dull)[0].caveat == "meaningless"
+    assert reported(dull, good) == reported(good, dull) == [good]
 
 
 MOVED = Distance(1e-3, 1e-4)

@@ -18,34 +18,28 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
 from widthfold_onnx.evidence.findings import Findings
-from widthfold_onnx.evidence.parity.original_runs import COPIES, UNSTEADY, Movements, OriginalRuns
+from widthfold_onnx.evidence.parity.original_runs import COPIES, UNSTEADY, OriginalRuns
 from widthfold_onnx.evidence.parity.outputs import (
     DEFAULT_RTOL,
+    MULTIPLE_IF_PROVED,
+    MULTIPLE_IF_UNPROVED,
     SLACK,
     Allowance,
-    Distance,
+    Movements,
     Outputs,
     compare,
     pairs,
 )
-from widthfold_onnx.evidence.parity.truth import true_outputs
+from widthfold_onnx.evidence.parity.truth import true_outputs, usable_truths
 from widthfold_onnx.evidence.runs import Runs
 from widthfold_onnx.evidence.saturation import compare_as_deployed
 from widthfold_onnx.options import Step
 from widthfold_onnx.results import LevelName, OutputParity
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.text import printable
-
-MULTIPLE_IF_PROVED = 10.0
-"""Allowed distance of a model that is proved equal, as a multiple of the original's movement."""
-
-MULTIPLE_IF_UNPROVED = 4.0
-"""Allowed multiple for a model that is not proved equal: over 580 pairs of outputs of small
-networks the ratio of its errors to the errors of the original was 2.9 at most."""
 
 EXACT_RTOL = DEFAULT_RTOL | {
     **dict.fromkeys(("float64", "complex128"), 2.0**-50),
@@ -60,7 +54,7 @@ _CAVEATS = ("meaningless", "", "ill-conditioned", "unsteady")
 """Caveats; of two comparisons of one output the later one is reported."""
 
 
-class CellKey(NamedTuple):
+class RowKey(NamedTuple):
     """Level, output and input set of a comparison."""
 
     level: LevelName
@@ -68,12 +62,12 @@ class CellKey(NamedTuple):
     input_set: int
 
 
-Cells = dict[CellKey, OutputParity]
+Rows = dict[RowKey, OutputParity]
 
 
 def judge(
     original: OriginalRuns, runs: Mapping[LevelName, Runs], *, is_proved: bool
-) -> tuple[Cells, list[str]]:
+) -> tuple[Rows, list[str]]:
     """Compare all outputs, with as many shaken copies as that takes.
 
     `runs` has the runs of the rewritten model, by level.
@@ -83,19 +77,20 @@ def judge(
     """
     options = original.options
     original.on_progress(Step("float64 truth"))
-    truths, remark = true_outputs(
+    truths, truth_remark = true_outputs(
         original.model, original.names, original.inputs.sets, options.truth_budget
     )
     movements: Movements = [{} for _ in truths]
     for copy_index in range(len(COPIES)):
-        copy_movements, reason = original.movements(copy_index)
+        copy_movements, copy_remark = original.movements(copy_index)
         movements = _joined(movements, copy_movements)
-        judgement, unused = judgement_of(original, truths, movements, is_proved=is_proved)
-        cells = judgement.cells(runs)
+        usable, larger_movements, unused_remark = usable_truths(original, truths, movements)
+        judgement = Judgement(original, usable, larger_movements, is_proved)
+        rows = judgement.rows(runs)
         # More copies make no output pass whose tolerance the caller chose.
-        if reason or all(options.tolerance.is_chosen(c.name) for c in failed_cells(cells).values()):
+        if copy_remark or all(options.tolerance.is_chosen(k.output) for k in failed_rows(rows)):
             break
-    return cells, [line for line in (remark, unused, reason) if line]
+    return rows, [line for line in (truth_remark, unused_remark, copy_remark) if line]
 
 
 def _joined(first: Movements, second: Movements) -> Movements:
@@ -104,56 +99,6 @@ def _joined(first: Movements, second: Movements) -> Movements:
         old | {name: gap.joined(old.get(name, gap)) for name, gap in new.items()}
         for old, new in zip(first, second, strict=True)
     ]
-
-
-def judgement_of(
-    original: OriginalRuns, truths: Sequence[Outputs], movements: Movements, *, is_proved: bool
-) -> tuple[Judgement, str]:
-    """Select the truths to which the original is as near as equal models must be.
-
-    If they are further apart, one of them is wrong. onnx's reference implementation has faults: the
-    BatchNormalization of onnx 1.23.2 at opset 9 was 41 % off behind the first Conv of a ResNet. So
-    has the runtime: the Sigmoid of ONNX Runtime 1.31.1 on the CPU is 7 % off at -14.
-
-    Args:
-        original: the runs of the original.
-        truths: the truth by input set, as far as it is known.
-        movements: how far the shaken copies move each output, by input set.
-        is_proved: whether both models are proved to be the same function.
-
-    Returns:
-        The judgement, and which truths are not used and why; "" if all are.
-    """
-    usable: list[Outputs] = [{} for _ in truths]
-    movements, tolerance = [dict(movement) for movement in movements], original.options.tolerance
-    unused: dict[str, float] = {}
-    for index, truth in enumerate(truths):
-        outputs, movement = original.outputs[index], movements[index]
-        for name, values in truth.items():
-            if tolerance.is_chosen(name):  # it compares both models
-                continue
-            with np.errstate(over="ignore"):
-                true_values = values.astype(outputs[name].dtype)
-            arrays, moved = (true_values, outputs[name]), movement.get(name)
-            row = compare(name, *arrays, tolerance, Allowance(moved, MULTIPLE_IF_PROVED))
-            if row.passed:
-                usable[index][name] = true_values
-                if moved is not None:
-                    gap = Distance(row.max_abs or 0.0, row.mean_abs or 0.0)
-                    movement[name] = moved.joined(gap)
-            else:
-                unused[name] = max(unused.get(name, 0.0), row.max_rel or 0.0)
-    return Judgement(original, usable, movements, is_proved), _remark(unused)
-
-
-def _remark(unused: Mapping[str, float]) -> str:
-    """Name the outputs whose truth is not used, with the distance of the original; 0 if unknown."""
-    if not unused:
-        return ""
-    names, largest = ", ".join(map(printable, unused)), max(unused.values())
-    amount = f"{largest:.3g}" if largest else "an unknown amount"
-    text = f"float64 truth not used for output {names}: the original is {amount} away from it"
-    return f"{text}, more than rounding explains"
 
 
 @dataclass(frozen=True)
@@ -173,17 +118,17 @@ class Judgement:
     movements: Movements
     is_proved: bool
 
-    def cells(self, runs: Mapping[LevelName, Runs]) -> Cells:
+    def rows(self, runs: Mapping[LevelName, Runs]) -> Rows:
         """Compare every output of the rewritten model, at each level and on every input set."""
         return {
-            key: msgspec.structs.replace(self._cell(key, candidate), level=level)
+            key: msgspec.structs.replace(self._row(key, candidate), level=level)
             for level, runs_at_level in runs.items()
             for index, candidate in enumerate(runs_at_level.outputs)
             for name in pairs(self.original.outputs[index], candidate)
-            for key in [CellKey(level, name, index)]
+            for key in [RowKey(level, name, index)]
         }
 
-    def _cell(self, key: CellKey, new: Outputs) -> OutputParity:
+    def _row(self, key: RowKey, new: Outputs) -> OutputParity:
         """Compare an output with the truth if that is usable, else with the original.
 
         At level `all` it may match the original at that level instead: the runtime's optimizations
@@ -195,28 +140,28 @@ class Judgement:
         multiple = MULTIPLE_IF_PROVED if self.is_proved else MULTIPLE_IF_UNPROVED
         defaults = EXACT_RTOL if name in truth and not self.is_proved else DEFAULT_RTOL
         arrays = pairs(original.outputs[index] | truth, new)[name]
-        cell = compare(name, *arrays, tolerance, Allowance(movement, multiple, defaults))
+        row = compare(name, *arrays, tolerance, Allowance(movement, multiple, defaults))
         if name in original.unsteady:
-            return msgspec.structs.replace(cell, passed=False, note=UNSTEADY, caveat="unsteady")
-        if cell.passed or level == "disabled" or original.optimized_runs.failure:
-            return cell
+            return msgspec.structs.replace(row, passed=False, note=UNSTEADY, caveat="unsteady")
+        if row.passed or level == "disabled" or original.optimized_runs.failure:
+            return row
         arrays = pairs(original.optimized_runs.outputs[index], new)[name]
-        second_cell = compare(name, *arrays, tolerance, Allowance(movement, multiple))
-        return msgspec.structs.replace(second_cell, note=OPTIMIZED) if second_cell.passed else cell
+        second_row = compare(name, *arrays, tolerance, Allowance(movement, multiple))
+        return msgspec.structs.replace(second_row, note=OPTIMIZED) if second_row.passed else row
 
 
-def failed_cells(cells: Cells) -> Cells:
-    """Return the failed cells of the outputs that repeat."""
-    return {k: cell for k, cell in cells.items() if not cell.passed and cell.caveat != "unsteady"}
+def failed_rows(rows: Rows) -> Rows:
+    """Return the failed rows of the outputs that repeat."""
+    return {k: row for k, row in rows.items() if not row.passed and row.caveat != "unsteady"}
 
 
-def faults(cells: Cells, original: OriginalRuns, level: LevelName) -> list[str]:
-    """Describe the first failed cell at a level of each output that repeats."""
+def faults(rows: Rows, original: OriginalRuns, level: LevelName) -> list[str]:
+    """Describe the first failed row at a level of each output that repeats."""
     lines: dict[str, str] = {}
-    for key, cell in failed_cells(cells).items():
+    for key, row in failed_rows(rows).items():
         if key.level == level:
             lines.setdefault(
-                key.output, _difference(cell, original.inputs.sets[key.input_set].label)
+                key.output, _difference(row, original.inputs.sets[key.input_set].label)
             )
     return list(lines.values())
 
@@ -230,12 +175,12 @@ def _difference(row: OutputParity, label: str = "") -> str:
     return f"output {printable(row.name)}: {detail}" + (f" ({label})" if label else "")
 
 
-def output_rows(cells: Cells) -> list[OutputParity]:
+def report_rows(rows: Rows) -> list[OutputParity]:
     """Return a row for each level and output: the input set on which it was nearest to failing."""
-    rows: dict[tuple[LevelName, str], OutputParity] = {}
-    for (level, name, _), cell in cells.items():
-        rows[level, name] = max(rows.get((level, name), cell), cell, key=_nearness)
-    return list(rows.values())
+    nearest: dict[tuple[LevelName, str], OutputParity] = {}
+    for (level, name, _), row in rows.items():
+        nearest[level, name] = max(nearest.get((level, name), row), row, key=_nearness)
+    return list(nearest.values())
 
 
 def _nearness(row: OutputParity) -> tuple[bool, bool, int, float]:
@@ -292,14 +237,14 @@ def model_parity(original: OriginalRuns, rewritten: Path, *, is_proved: bool) ->
         return ModelParity(Findings(failures=(reason,)))
     optimized_runs = original.run(rewritten, Level.ALL)
     runs: dict[LevelName, Runs] = {"disabled": plain_runs, "all": optimized_runs}
-    cells, remarks = judge(original, runs, is_proved=is_proved)
-    left_out = _overflows(original, cells) if is_proved else {}
-    cells = {key: cell for key, cell in cells.items() if key.input_set not in left_out}
+    rows, remarks = judge(original, runs, is_proved=is_proved)
+    left_out = _overflows(original, rows) if is_proved else {}
+    rows = {key: row for key, row in rows.items() if key.input_set not in left_out}
     remarks = [*original.inputs.remarks, *remarks]
     remarks += [f"left out {original.inputs.sets[i].label}: {line}" for i, line in left_out.items()]
-    failures = faults(cells, original, "disabled") + stored_faults(original, plain_runs.outputs)
+    failures = faults(rows, original, "disabled") + stored_faults(original, plain_runs.outputs)
     if not failures:
-        lines = faults(cells, original, "all")
+        lines = faults(rows, original, "all")
         if optimized_runs.failure and not original.optimized_runs.failure:
             lines.insert(0, optimized_runs.failure)
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
@@ -308,8 +253,8 @@ def model_parity(original: OriginalRuns, rewritten: Path, *, is_proved: bool) ->
         byte_failures, byte_remarks = compare_as_deployed(original, rewritten, optimized_runs)
         failures += byte_failures
         remarks += byte_remarks
-    doubts, rows = [*original.doubts], output_rows(cells)
-    if not any(row.level == "disabled" and row.caveat != "meaningless" for row in rows):
+    doubts, outputs = [*original.doubts], report_rows(rows)
+    if not any(row.level == "disabled" and row.caveat != "meaningless" for row in outputs):
         overflows = "the original overflows on every input set"
         reason = overflows if left_out else "no output shows anything on these inputs"
         if is_proved:
@@ -318,14 +263,14 @@ def model_parity(original: OriginalRuns, rewritten: Path, *, is_proved: bool) ->
             doubts.append(f"{reason}; pass --inputs with real ones")
     return ModelParity(
         Findings(failures=tuple(failures), doubts=tuple(doubts), remarks=tuple(remarks)),
-        outputs=tuple(rows),
+        outputs=tuple(outputs),
         input_sets=len(original.inputs.sets) - len(left_out),
         saturates_further=bool(byte_failures),
     )
 
 
-def _overflows(original: OriginalRuns, cells: Cells) -> dict[int, str]:
+def _overflows(original: OriginalRuns, rows: Rows) -> dict[int, str]:
     """Return the random input sets on which Inf or NaN of the original explains a difference."""
-    suspects = {k.input_set for k, c in failed_cells(cells).items() if not c.nonfinite_match}
+    suspects = {k.input_set for k, row in failed_rows(rows).items() if not row.nonfinite_match}
     random = [index for index in sorted(suspects) if original.inputs.sets[index].random]
     return {index: reason for index in random if (reason := original.overflow(index))}

@@ -23,7 +23,7 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import open_chosen, open_exact
 from widthfold_onnx.evidence.parity.outputs import (
-    Distance,
+    Movements,
     Outputs,
     compare,
     distance,
@@ -64,9 +64,6 @@ SHAKEN = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOU
 
 Steps = Callable[[tuple[int, ...]], Array]
 """Draws the steps of all elements of an array of a shape, in units in the last place."""
-
-Movements = list[dict[str, Distance]]
-"""How far each output moves, by input set and name."""
 
 
 @dataclass(frozen=True)

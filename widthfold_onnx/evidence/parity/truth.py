@@ -1,28 +1,40 @@
-"""Compute the truth: the results of the original without rounding to its own element types.
+"""Compute the truth, the results of the original without rounding to its own element types.
 
 All floats of the model are widened to float64 (weights, casts, generated values) and onnx's
 reference implementation runs it, with some operators of our own (`proof.float64`). It does not know
 every operator and version, so there may be no truth. Then the report says why, and no claim rests
-on a truth.
+on a truth. Nor does one on a truth from which the original is further away than rounding explains.
 """
 
 from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError, WidthfoldError
+from widthfold_onnx.evidence.parity.outputs import (
+    MULTIPLE_IF_PROVED,
+    Allowance,
+    Distance,
+    Movements,
+    Outputs,
+    compare,
+)
 from widthfold_onnx.evidence.proof.float64 import evaluator
 from widthfold_onnx.model.loader import load_with_data
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.text import printable
+
+if TYPE_CHECKING:
+    from widthfold_onnx.evidence.parity.original_runs import OriginalRuns
 
 GRACE = 5.0
 """Seconds on top of the budget until the process is killed: it must start, and one node of the
@@ -34,7 +46,7 @@ MAX_WIDENED_BYTES = 1 << 28
 
 def true_outputs(
     model: Path, outputs: Sequence[str], sets: Sequence[InputSet], budget: float
-) -> tuple[list[dict[str, Array]], str]:
+) -> tuple[list[Outputs], str]:
     """Return what the model computes in float64 on each input set, {} if that is not known.
 
     A process of its own computes them, and ends when the budget of seconds is spent; a budget of 0
@@ -43,7 +55,7 @@ def true_outputs(
     Returns:
         One item per input set, and why some of them are empty; "" if none is, or none was wanted.
     """
-    results: list[dict[str, Array]] = [{} for _ in sets]
+    results: list[Outputs] = [{} for _ in sets]
     if budget <= 0:
         return results, ""
     order = sorted(range(len(sets)), key=lambda i: sum(x.size for x in sets[i].feeds.values()))
@@ -58,9 +70,60 @@ def true_outputs(
     return results, remark if reason else ""
 
 
+def usable_truths(
+    original: OriginalRuns, truths: Sequence[Outputs], movements: Movements
+) -> tuple[list[Outputs], Movements, str]:
+    """Select the truths to which the original is as near as equal models must be.
+
+    If they are further apart, one of them is wrong. onnx's reference implementation has faults: the
+    BatchNormalization of onnx 1.23.2 at opset 9 was 41 % off behind the first Conv of a ResNet. So
+    has the runtime: the Sigmoid of ONNX Runtime 1.31.1 on the CPU is 7 % off at -14.
+
+    Args:
+        original: the runs of the original.
+        truths: the truth by input set, as far as it is known.
+        movements: how far the shaken copies move each output.
+
+    Returns:
+        The usable truths, in the types of the outputs; the movements, where a truth is usable at
+        least the distance of the original from it; and which truths are not used and why, "" if
+        all are.
+    """
+    usable: list[Outputs] = [{} for _ in truths]
+    movements, tolerance = [dict(movement) for movement in movements], original.options.tolerance
+    unused: dict[str, float] = {}
+    for index, truth in enumerate(truths):
+        outputs, movement = original.outputs[index], movements[index]
+        for name, values in truth.items():
+            if tolerance.is_chosen(name):  # it compares both models
+                continue
+            with np.errstate(over="ignore"):
+                true_values = values.astype(outputs[name].dtype)
+            arrays, moved = (true_values, outputs[name]), movement.get(name)
+            row = compare(name, *arrays, tolerance, Allowance(moved, MULTIPLE_IF_PROVED))
+            if row.passed:
+                usable[index][name] = true_values
+                if moved is not None:
+                    gap = Distance(row.max_abs or 0.0, row.mean_abs or 0.0)
+                    movement[name] = moved.joined(gap)
+            else:
+                unused[name] = max(unused.get(name, 0.0), row.max_rel or 0.0)
+    return usable, movements, _remark(unused)
+
+
+def _remark(unused: Mapping[str, float]) -> str:
+    """Name the outputs whose truth is not used, with the distance of the original; 0 if unknown."""
+    if not unused:
+        return ""
+    names, largest = ", ".join(map(printable, unused)), max(unused.values())
+    amount = f"{largest:.3g}" if largest else "an unknown amount"
+    text = f"float64 truth not used for output {names}: the original is {amount} away from it"
+    return f"{text}, more than rounding explains"
+
+
 def evaluate(
     model: Path, outputs: Sequence[str], feeds: Sequence[dict[str, Array]], budget: float
-) -> tuple[list[dict[str, Array]], str]:
+) -> tuple[list[Outputs], str]:
     """Compute outputs in float64 for the first input sets, as many as start within the budget.
 
     Returns:
@@ -71,7 +134,7 @@ def evaluate(
     """
     end = time.monotonic() + budget
     pace = 0.0  # seconds per element of the largest set so far
-    results: list[dict[str, Array]] = []
+    results: list[Outputs] = []
     try:
         evaluation = evaluator(load_with_data(model, MAX_WIDENED_BYTES))
         with np.errstate(all="ignore"):
