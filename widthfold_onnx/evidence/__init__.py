@@ -2,8 +2,8 @@
 
 `verify_files` starts `checks` in a child process; `checks` calls `interface`, `proof`, `integers`,
 `parity` and `timing`, and adds up their `findings`. `runs` chooses the inputs, runs models on them
-with `exact_kernels`, and names the branches that none of them reaches. `saturation` judges integers
-of 8 bits as deployed, and excludes forms from a search. `pipeline` imports it.
+with `exact_kernels`, and names the branches that none of them reaches. `saturation` leaves out
+forms before a search. `pipeline` imports it.
 """
 
 from __future__ import annotations

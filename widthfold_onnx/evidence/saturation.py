@@ -1,9 +1,8 @@
-"""Judge 8-bit products that saturate on this CPU: of two models, and of forms before a search.
+"""Leave out forms that saturate on this CPU, before minutes are spent on measuring them.
 
-The values are judged with exact kernels (`exact_kernels`). A fold adds other pairs of products than
-the original, so it saturates at other ones, which is reported. It must not be further from its
-definition than the original is. The pairs depend on axis and layout, not on the factor, so one fold
-by 2 of each shows saturation before minutes are spent on measuring.
+A fold adds other pairs of 8-bit products than the original, so it saturates at other ones. It must
+not be further from its definition than the original is (`compare_as_deployed`). The pairs depend on
+axis and layout, not on the factor, so one fold by 2 of each shows it.
 """
 
 from __future__ import annotations
@@ -17,90 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.exact_kernels import holds_bytes, open_chosen, saturates
-from widthfold_onnx.evidence.parity.original_runs import OriginalRuns, original_runs_of
-from widthfold_onnx.evidence.parity.outputs import (
-    DEFAULT_RTOL,
-    SLACK,
-    Distance,
-    measure,
-    pairs,
-)
-from widthfold_onnx.evidence.runs import Runs, attempt
+from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
+from widthfold_onnx.evidence.parity.judgement import compare_as_deployed
+from widthfold_onnx.evidence.parity.original_runs import original_runs_of
 from widthfold_onnx.model.loader import LoadedModel
-from widthfold_onnx.options import AxisName, FoldOptions, Layout, Step, VerifyOptions, silent
+from widthfold_onnx.options import AxisName, FoldOptions, Layout, VerifyOptions, silent
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.provider_traits import Level
-from widthfold_onnx.runtime.providers import PRECISION
 from widthfold_onnx.runtime.session import resolved
-from widthfold_onnx.text import printable
 
 if TYPE_CHECKING:
     from widthfold_onnx.model.messages import NodeName
-
-
-def compare_as_deployed(
-    original: OriginalRuns, rewritten: Path, exact: Runs
-) -> tuple[list[str], list[str]]:
-    """Run both models as the caller deploys them.
-
-    Args:
-        original: the runs of the original. If it does not run, both results are empty; verification
-            says so.
-        rewritten: file of the rewritten model.
-        exact: its runs by exact kernels at the same level; if they fail, both results are empty.
-
-    Returns:
-        The failures: the rewritten model does not run, or is further from its exact outputs than
-        the original. And a remark: the distances of both models, or why the original does not run.
-    """
-    if original.optimized_runs.failure or exact.failure:
-        return [], []
-    original.on_progress(Step("integers of 8 bits as deployed"))
-    original_runs, rewritten_runs = (
-        attempt(model, original.options, Level.ALL, original.inputs.sets, open_model=open_chosen)
-        for model in (original.model, rewritten)
-    )
-    if original_runs.failure:
-        return [], [f"as deployed the original does not run: {original_runs.failure}"]
-    if rewritten_runs.failure:
-        line = "as deployed the original runs, the rewritten model does not"
-        return [f"{line}: {rewritten_runs.failure}"], []
-    failed_names: list[str] = []
-    deviations: list[tuple[float, str]] = []
-    sides = [
-        [pairs(*run) for run in zip(exact_runs.outputs, runs.outputs, strict=True)]
-        for exact_runs, runs in ((original.optimized_runs, original_runs), (exact, rewritten_runs))
-    ]
-    arrays = {name: array for run in sides[0] for name, (array, _) in run.items()}
-    for name, array in arrays.items():
-        figures = [[measure(*run[name]) for run in side if name in run] for side in sides]
-        is_judged = all(figures) and all(f.match for side in figures for f in side)
-        if name in original.unsteady or array.dtype.kind in "OUS" or not is_judged:
-            continue  # parity judges texts, missing outputs, and NaN at other places
-        old, new = (max((f.distance or Distance()).largest for f in side) for side in figures)
-        scale, is_whole = max(f.scale for f in figures[0]) or 1.0, array.dtype.kind in "iu"
-        # The original may be right by luck.
-        slack = 1.0 if is_whole else DEFAULT_RTOL.get(array.dtype.name, 0.0) * scale
-        if new > SLACK * old + slack:
-            failed_names.append(printable(name))
-        if max(old, new) > slack:
-            old_text, new_text = (
-                f"{gap:.0f} steps" if is_whole else f"{gap / scale:.3g} of its largest value"
-                for gap in (old, new)
-            )
-            line = f"{old_text} away here, the rewritten model {new_text}"
-            deviations.append((max(old, new) / scale, f"{line} (output {printable(name)})"))
-    if not deviations:
-        return [], []
-    _, largest = max(deviations, key=lambda item: item[0])
-    sentence = (
-        "this CPU's 8-bit kernels saturate (no VNNI): from its own definition the original is at "
-        f"most {largest}; {PRECISION}=1, weights of 7 bits, or unsigned ones, may be exact"
-    )
-    failure = f"further from the definition than the original: output {', '.join(failed_names)}"
-    return ([failure] if failed_names else []), [sentence]
 
 
 def may_saturate(original: Path, options: VerifyOptions) -> bool:
