@@ -10,10 +10,9 @@ import msgspec
 
 from widthfold_onnx.errors import NoKernelError, UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import holds_bytes
-from widthfold_onnx.evidence.findings import Findings
 from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.interface import interface_differences
-from widthfold_onnx.evidence.parity.judgement import ModelParity, model_parity
+from widthfold_onnx.evidence.parity.judgement import Findings, ModelParity, model_parity
 from widthfold_onnx.evidence.parity.original_runs import OriginalRuns, original_runs_of
 from widthfold_onnx.evidence.proof.compare import proof_report
 from widthfold_onnx.evidence.proof.program import program

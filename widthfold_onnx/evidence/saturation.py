@@ -178,4 +178,4 @@ def _saturation_objections(
         compare_as_deployed(original_runs, fold, original_runs.run(fold, Level.ALL))
         for fold in folds
     ]
-    return [[*failures, *remarks] if failures else [] for failures, remarks in results]
+    return [[*findings.reasons] if findings.failures else [] for findings in results]

@@ -17,7 +17,7 @@ from tests.lacking import refuses_signed_convs
 from tests.small_models import MODELS
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.parity import judgement
-from widthfold_onnx.evidence.parity.judgement import compare_as_deployed
+from widthfold_onnx.evidence.parity.judgement import Findings, compare_as_deployed
 from widthfold_onnx.evidence.runs import Runs
 from widthfold_onnx.evidence.saturation import may_saturate
 from widthfold_onnx.options import DELIVERY, AxisName, FoldOptions, Provider, VerifyOptions
@@ -63,8 +63,9 @@ def test_on_any_cpu_what_saturates_further_fails_and_is_said_so(
     worse: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = "widthfold_onnx.evidence.parity.judgement"
+    findings = Findings(failures=tuple(worse), remarks=(SATURATES,))
     monkeypatch.setattr(f"{module}.saturates", lambda options: True)
-    monkeypatch.setattr(f"{module}.compare_as_deployed", lambda *arguments: (worse, [SATURATES]))
+    monkeypatch.setattr(f"{module}.compare_as_deployed", lambda *arguments: findings)
     found = compare_models(*pair(alternating([-127, 127, 127, -127]), tmp_path), VALUES)
     assert found.saturates_further is bool(worse)
     assert (found.verdict, found.reasons) == ("fail" if worse else "pass", (*worse, SATURATES))
@@ -102,7 +103,7 @@ def test_what_saturates_on_both_sides_passes_and_is_told(tmp_path: Path) -> None
     assert [SATURATES in reason for reason in parity.reasons] == [True] * bool(u8s8_error())
 
 
-def deployed(original: int, rewritten: int, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def deployed(original: int, rewritten: int, monkeypatch: pytest.MonkeyPatch) -> Findings:
     """Judge models that are so many steps away from their definition as deployed."""
     feeds = [InputSet("seed 0", {"x": np.zeros((1, 1, 67), np.uint8)}, random=True)]
     files = Path("a.onnx"), Path("b.onnx")
@@ -116,15 +117,15 @@ def deployed(original: int, rewritten: int, monkeypatch: pytest.MonkeyPatch) -> 
     )
     run = planted_runs(files[0], VALUES, feeds)
     vars(run)["optimized_runs"] = exact
-    return [*compare_as_deployed(run, files[1], exact)]
+    return compare_as_deployed(run, files[1], exact)
 
 
 @pytest.mark.parametrize(("steps", "is_named"), [(0, False), (1, False), (2, True)])
 def test_distances_within_the_slack_are_not_told(
     steps: int, is_named: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worse, reason = deployed(steps, steps, monkeypatch)
-    assert (worse, bool(reason)) == ([], is_named)
+    findings = deployed(steps, steps, monkeypatch)
+    assert (findings.failures, bool(findings.remarks)) == ((), is_named)
 
 
 @pytest.mark.parametrize(
@@ -134,10 +135,10 @@ def test_distances_within_the_slack_are_not_told(
 def test_twice_as_far_and_a_step_is_the_limit(
     original: int, rewritten: int, grew: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worse, reason = deployed(original, rewritten, monkeypatch)
-    assert worse == [FURTHER] * grew
+    findings = deployed(original, rewritten, monkeypatch)
+    assert findings.failures == (FURTHER,) * grew
     words = f"{original} steps away here, the rewritten model {rewritten} steps (output y)"
-    assert [words in line for line in reason] == [True] * (max(original, rewritten) > 1)
+    assert [words in line for line in findings.remarks] == [True] * (max(original, rewritten) > 1)
 
 
 @pytest.mark.parametrize("options", [VALUES, EXACT])

@@ -7,7 +7,7 @@ runtime's optimizations. Every input set is judged by itself: an ill-conditioned
 a difference on another.
 
 Both models run without the optimizations of the runtime, as these have faults, and with all of them
-on, as they would be deployed.
+on, as they would be deployed. What this and every other check finds is a value of `Findings`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import NamedTuple
 import msgspec
 
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, open_chosen, saturates
-from widthfold_onnx.evidence.findings import Findings
 from widthfold_onnx.evidence.parity.original_runs import COPIES, UNSTEADY, OriginalRuns
 from widthfold_onnx.evidence.parity.outputs import (
     DEFAULT_RTOL,
@@ -38,7 +37,7 @@ from widthfold_onnx.evidence.parity.outputs import (
 from widthfold_onnx.evidence.parity.truth import true_outputs, usable_truths
 from widthfold_onnx.evidence.runs import Runs, attempt
 from widthfold_onnx.options import Step
-from widthfold_onnx.results import LevelName, OutputParity
+from widthfold_onnx.results import LevelName, OutputParity, Verdict
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.providers import PRECISION
 from widthfold_onnx.text import printable
@@ -207,9 +206,40 @@ def stored_faults(original: OriginalRuns, computed: Sequence[Outputs]) -> list[s
     return lines
 
 
-def compare_as_deployed(
-    original: OriginalRuns, rewritten: Path, exact: Runs
-) -> tuple[list[str], list[str]]:
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """The findings of one check or of several, one line each.
+
+    Attributes:
+        failures: faults of the rewritten model.
+        doubts: why no statement is possible.
+        remarks: what limits a check.
+    """
+
+    failures: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    def __add__(self, other: Findings) -> Findings:
+        """Return the findings of both."""
+        return Findings(
+            failures=self.failures + other.failures,
+            doubts=self.doubts + other.doubts,
+            remarks=self.remarks + other.remarks,
+        )
+
+    @property
+    def verdict(self) -> Verdict:
+        """Fail if anything failed, unverified if anything is left open, else pass."""
+        return "fail" if self.failures else "unverified" if self.doubts else "pass"
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """All lines; failures come before remarks, as a message may be cut at its end."""
+        return (*self.failures, *self.doubts, *self.remarks)
+
+
+def compare_as_deployed(original: OriginalRuns, rewritten: Path, exact: Runs) -> Findings:
     """Run both models as the caller deploys them, with kernels that saturate on this CPU.
 
     All other comparisons are of exact products. A fold adds other pairs of products than the
@@ -217,27 +247,28 @@ def compare_as_deployed(
     original is.
 
     Args:
-        original: the runs of the original. If it does not run, both results are empty; verification
-            says so.
+        original: the runs of the original. If it does not run, nothing is found; verification says
+            so.
         rewritten: file of the rewritten model.
-        exact: its runs by exact kernels at the same level; if they fail, both results are empty.
+        exact: its runs by exact kernels at the same level; if they fail, nothing is found.
 
     Returns:
-        The failures: the rewritten model does not run, or is further from its exact outputs than
-        the original. And a remark: the distances of both models, or why the original does not run.
+        A failure if the rewritten model does not run, or is further from its exact outputs than the
+        original; and a remark with the distances of both, or why the original does not run.
     """
     if original.optimized_runs.failure or exact.failure:
-        return [], []
+        return Findings()
     original.on_progress(Step("integers of 8 bits as deployed"))
     original_runs, rewritten_runs = (
         attempt(model, original.options, Level.ALL, original.inputs.sets, open_model=open_chosen)
         for model in (original.model, rewritten)
     )
     if original_runs.failure:
-        return [], [f"as deployed the original does not run: {original_runs.failure}"]
+        line = "as deployed the original does not run"
+        return Findings(remarks=(f"{line}: {original_runs.failure}",))
     if rewritten_runs.failure:
         line = "as deployed the original runs, the rewritten model does not"
-        return [f"{line}: {rewritten_runs.failure}"], []
+        return Findings(failures=(f"{line}: {rewritten_runs.failure}",))
     failed_names: list[str] = []
     deviations: list[tuple[float, str]] = []
     sides = [
@@ -264,14 +295,14 @@ def compare_as_deployed(
             line = f"{old_text} away here, the rewritten model {new_text}"
             deviations.append((max(old, new) / scale, f"{line} (output {printable(name)})"))
     if not deviations:
-        return [], []
+        return Findings()
     _, largest = max(deviations, key=lambda item: item[0])
     sentence = (
         "this CPU's 8-bit kernels saturate (no VNNI): from its own definition the original is at "
         f"most {largest}; {PRECISION}=1, weights of 7 bits, or unsigned ones, may be exact"
     )
     failure = f"further from the definition than the original: output {', '.join(failed_names)}"
-    return ([failure] if failed_names else []), [sentence]
+    return Findings(failures=(failure,) if failed_names else (), remarks=(sentence,))
 
 
 @dataclass(frozen=True)
@@ -317,11 +348,11 @@ def model_parity(original: OriginalRuns, rewritten: Path, *, is_proved: bool) ->
         if optimized_runs.failure and not original.optimized_runs.failure:
             lines.insert(0, optimized_runs.failure)
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
-    byte_failures: list[str] = []
+    of_bytes = Findings()
     if not failures and saturates(original.options) and holds_bytes(original.model, rewritten):
-        byte_failures, byte_remarks = compare_as_deployed(original, rewritten, optimized_runs)
-        failures += byte_failures
-        remarks += byte_remarks
+        of_bytes = compare_as_deployed(original, rewritten, optimized_runs)
+        failures += of_bytes.failures
+        remarks += of_bytes.remarks
     doubts, outputs = [*original.doubts], report_rows(rows)
     if not any(row.level == "disabled" and row.caveat != "meaningless" for row in outputs):
         overflows = "the original overflows on every input set"
@@ -334,7 +365,7 @@ def model_parity(original: OriginalRuns, rewritten: Path, *, is_proved: bool) ->
         Findings(failures=tuple(failures), doubts=tuple(doubts), remarks=tuple(remarks)),
         outputs=tuple(outputs),
         input_sets=len(original.inputs.sets) - len(left_out),
-        saturates_further=bool(byte_failures),
+        saturates_further=bool(of_bytes.failures),
     )
 
 
