@@ -232,9 +232,9 @@ def _timed(
     findings = Findings(remarks=tuple(alarms(timing.sides, timing.provider)))
     if options.fail_under is None:
         return timing, findings
-    outcome, reason = gate(slowest(timing), options.fail_under)
-    requirement = {"fail_under": options.fail_under, "fail_under_verdict": outcome}
-    if outcome != "pass":
+    verdict, reason = gate(slowest(timing), options.fail_under)
+    requirement = {"fail_under": options.fail_under, "fail_under_verdict": verdict}
+    if verdict != "pass":
         lines = (reason,)
-        findings += Findings(failures=lines) if outcome == "fail" else Findings(doubts=lines)
+        findings += Findings(failures=lines) if verdict == "fail" else Findings(doubts=lines)
     return msgspec.structs.replace(timing, **requirement), findings

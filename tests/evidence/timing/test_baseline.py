@@ -37,7 +37,7 @@ def compared(now: VerifyReport) -> Baseline:
 
 
 @pytest.mark.parametrize(
-    ("then", "now", "verdict", "outcome"),
+    ("then", "now", "verdict", "expected"),
     [
         (1.95, 1.71, "slower", "fail"),
         (1.95, 1.94, "no difference", "pass"),
@@ -46,18 +46,18 @@ def compared(now: VerifyReport) -> Baseline:
     ],
 )
 def test_the_speed_up_is_judged_against_the_saved_one(
-    then: float, now: float, verdict: str, outcome: str
+    then: float, now: float, verdict: str, expected: str
 ) -> None:
     width = 0.005 if verdict == "no difference" else 0.01
     judged = with_baseline(report(then, width), report(now, width), "old.json", 1.0)
     comparison = compared(judged)
     assert comparison.verdict == verdict
     assert comparison.ratio == pytest.approx(now / then)
-    assert judged.verdict == outcome
+    assert judged.verdict == expected
     assert judged.timing is not None
-    assert (judged.timing.fail_under, judged.timing.fail_under_verdict) == (1.0, outcome)
+    assert (judged.timing.fail_under, judged.timing.fail_under_verdict) == (1.0, expected)
     assert judged.timing.speedup == now, "the speed-up itself stays that of the report"
-    assert ("beside old.json" in " ".join(judged.reasons)) == (outcome != "pass")
+    assert ("beside old.json" in " ".join(judged.reasons)) == (expected != "pass")
     unasked = with_baseline(report(then, width), report(now, width), "old.json", None)
     assert (unasked.verdict, compared(unasked)) == ("pass", comparison)
 

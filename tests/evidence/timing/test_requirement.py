@@ -24,7 +24,7 @@ def measured(low: float, high: float, control: float = 0.005, **fields) -> Timin
 
 
 @pytest.mark.parametrize(
-    ("timing", "least", "outcome"),
+    ("timing", "least", "expected"),
     [
         (measured(0.995, 1.004), 1.0, "pass"),  # identical models
         (measured(0.985, 0.990), 1.0, "pass"),  # a percent is noise
@@ -48,10 +48,10 @@ def measured(low: float, high: float, control: float = 0.005, **fields) -> Timin
         (measured(0.5, 0.6, crowded=True, threads=1), 1.0, "fail"),
     ],
 )
-def test_the_rule(timing: Timing, least: float, outcome: str) -> None:
+def test_the_rule(timing: Timing, least: float, expected: str) -> None:
     verdict, why = gate(timing, least)
-    assert verdict == outcome
-    assert bool(why) == (outcome != "pass")
+    assert verdict == expected
+    assert bool(why) == (expected != "pass")
     if why:
         for part in (
             f"--fail-under {least:g}",
@@ -68,11 +68,11 @@ def test_the_rule(timing: Timing, least: float, outcome: str) -> None:
 )
 def test_at_one_it_is_the_verdict_on_speed(low: float, width: float, control: float) -> None:
     timing = measured(low, low * width, control)
-    outcome, _ = gate(timing, 1.0)
+    verdict, _ = gate(timing, 1.0)
     if timing.verdict == "inconclusive":
-        assert outcome == ("pass" if low * noise(control) >= 1 else "unverified")
+        assert verdict == ("pass" if low * noise(control) >= 1 else "unverified")
     else:
-        assert outcome == ("fail" if timing.verdict == "slower" else "pass")
+        assert verdict == ("fail" if timing.verdict == "slower" else "pass")
 
 
 @given(low=st.floats(0.5, 1), high=st.floats(1, 2), control=st.floats(0, 1))
@@ -80,8 +80,8 @@ def test_an_interval_that_holds_what_is_required_never_fails(
     low: float, high: float, control: float
 ) -> None:
     for least in (0.8, 1.0, 1.5):
-        outcome, _ = gate(measured(low * least, high * least, control), least)
-        assert outcome == ("pass" if low * least / least * noise(control) >= 1 else "unverified")
+        verdict, _ = gate(measured(low * least, high * least, control), least)
+        assert verdict == ("pass" if low * least / least * noise(control) >= 1 else "unverified")
 
 
 @given(width=st.floats(0, 0.4))

@@ -31,7 +31,7 @@ NEIGHBOURS = 9
 """How often the distance from the first extent is doubled, from 1 on."""
 
 MAX_ALIKE = 3
-"""Most extents that are tried with one outcome of all tests: the original may not run at some."""
+"""Most extents that are tried with one result of all tests: the original may not run at some."""
 
 MAX_TIMES = 32
 """Largest multiple of the first extent."""
@@ -112,19 +112,19 @@ class SizeTest:
     terms: tuple[tuple[int, int, int], ...]
     choosers: frozenset[str]
 
-    def outcome(self, table: ShapeTable) -> tuple[object, ...]:
+    def result(self, table: ShapeTable) -> tuple[object, ...]:
         """Return for each axis whether its extent passes, and whether its quotient is odd.
 
         The result is empty if an extent is not known.
         """
-        dims, outcomes = table.get(self.path, self.value), list[tuple[bool, bool]]()
+        dims, results = table.get(self.path, self.value), list[tuple[bool, bool]]()
         for axis, offset, modulus in self.terms:
             extent = dims[axis] if dims is not None and axis < len(dims) else None
             if extent is None:
                 return ()
             times, remainder = divmod(extent - offset, modulus)
-            outcomes.append((not remainder, bool(times % 2)))
-        return tuple(outcomes)
+            results.append((not remainder, bool(times % 2)))
+        return tuple(results)
 
 
 def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
@@ -134,7 +134,7 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
     wrong. That shows at multiples of the modulus by a prime, which seldom divides what folds need;
     at the offsets themselves; and where one dimension fits while the others do not. Multiples are
     doubled too, because a model may halve an extent before it is tested. Multiples and offsets at
-    which all tests have the outcomes of earlier extents are left out. So are extents of more than
+    which all tests have the results of earlier extents are left out. So are extents of more than
     `MAX_ELEMENTS` elements, unless the first ones have as many.
     """
     tests = size_tests(new)
@@ -152,20 +152,20 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
         }
     )
     unit = math.lcm(*moduli) * PRIME
-    seen_outcomes = {_outcomes(old, tests, first)}
+    seen_results = {_results(old, tests, first)}
     for extents, is_always in _extents_near_tests(dims, dims.extents(first), unit, offsets):
         shapes = dims.shapes(extents)
         if input_elements(shapes) <= max(MAX_ELEMENTS, input_elements(first)):
-            outcomes = () if is_always else _outcomes(old, tests, shapes)
-            if is_always or outcomes not in seen_outcomes:
-                seen_outcomes.add(outcomes)
+            results = () if is_always else _results(old, tests, shapes)
+            if is_always or results not in seen_results:
+                seen_results.add(results)
                 yield shapes
 
 
 def _extents_near_tests(
     dims: Dimensions, first: Mapping[DimensionKey, int], fit: int, offsets: Sequence[int]
 ) -> Iterator[tuple[dict[DimensionKey, int], bool]]:
-    """Yield extents for `tested_tries`, and whether to try them with any outcome of the tests.
+    """Yield extents for `tested_tries`, and whether to try them with any result of the tests.
 
     Args:
         dims: the dimensions of the original.
@@ -193,7 +193,7 @@ def _extents_near_tests(
 def branch_tries(
     old: Program, new: Program, first: Shapes, unseen_ifs: Callable[[], Collection[str]]
 ) -> Iterator[Shapes]:
-    """Yield extents at which tests of Ifs have outcomes that few earlier extents had, small first.
+    """Yield extents at which tests of Ifs have results that few earlier extents had, small first.
 
     Groups of open dimensions change together (`_groups`). An If without a known test may choose by
     anything, so that all extents are tried for it.
@@ -223,12 +223,11 @@ def branch_tries(
         if not ifs or input_elements(shapes) > most:
             return
         table = old.shapes_at(shapes)
-        outcomes = {
-            (name, tuple(test.outcome(table) for test in tests[name]) or str(shapes))
-            for name in ifs
+        results = {
+            (name, tuple(test.result(table) for test in tests[name]) or str(shapes)) for name in ifs
         }
-        if min(times_seen[outcome] for outcome in outcomes) < MAX_ALIKE:
-            times_seen.update(outcomes)
+        if min(times_seen[result] for result in results) < MAX_ALIKE:
+            times_seen.update(results)
             yield shapes
 
 
@@ -252,9 +251,9 @@ def input_elements(shapes: Shapes) -> int:
     return sum(math.prod(shape) for shape in shapes.values())
 
 
-def _outcomes(old: Program, tests: Sequence[SizeTest], shapes: Shapes) -> tuple[object, ...]:
+def _results(old: Program, tests: Sequence[SizeTest], shapes: Shapes) -> tuple[object, ...]:
     table = old.shapes_at(shapes)
-    return tuple(test.outcome(table) for test in tests)
+    return tuple(test.result(table) for test in tests)
 
 
 def size_tests(program: Program) -> list[SizeTest]:

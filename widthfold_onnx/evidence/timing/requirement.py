@@ -114,15 +114,15 @@ def with_baseline(
         return msgspec.structs.replace(
             now, timing=msgspec.structs.replace(now.timing, baseline=baseline)
         )
-    outcome: Verdict
+    gate_verdict: Verdict = "unverified"
     if relative is None:
-        outcome, reason = "unverified", f"not comparable with {name}: {'; '.join(baseline.differs)}"
+        reason = f"not comparable with {name}: {'; '.join(baseline.differs)}"
     else:
-        outcome, reason = gate(relative, least, "now / then")
+        gate_verdict, reason = gate(relative, least, "now / then")
     timing = msgspec.structs.replace(
-        now.timing, baseline=baseline, fail_under=least, fail_under_verdict=outcome
+        now.timing, baseline=baseline, fail_under=least, fail_under_verdict=gate_verdict
     )
-    verdict = _worse_verdict(now.verdict, outcome)
+    verdict = _worse_verdict(now.verdict, gate_verdict)
     reasons = [*now.reasons, f"beside {name}, {reason}"] if reason else now.reasons
     return msgspec.structs.replace(now, timing=timing, verdict=verdict, reasons=reasons)
 
