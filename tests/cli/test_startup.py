@@ -95,7 +95,8 @@ def test_a_fold_needs_neither_the_runtime_nor_what_renders_other_reports(
             TO_PARSE,
         ),
         (
-            "import widthfold_onnx.evidence.parity.truth, widthfold_onnx.evidence.timing.usage",
+            "import widthfold_onnx.evidence.parity.truth; "
+            "import widthfold_onnx.evidence.timing.resource_usage",
             TO_PARSE,
         ),
         ("import widthfold_onnx.runtime.child", set()),

@@ -7,8 +7,8 @@ import pytest
 
 from tests.evidence.timing.machine import NODES, Limits, Machine
 from widthfold_onnx.evidence.timing import speed
+from widthfold_onnx.evidence.timing.resource_usage import Usage
 from widthfold_onnx.evidence.timing.speed import time_models
-from widthfold_onnx.evidence.timing.usage import Usage
 from widthfold_onnx.options import Provider, VerifyOptions, silent
 from widthfold_onnx.runtime import clock, contest, settings
 from widthfold_onnx.runtime.inputs import input_sets

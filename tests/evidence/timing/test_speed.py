@@ -9,8 +9,8 @@ import pytest
 from tests.evidence.timing.machine import NODES, costs
 from tests.runtime.fake_nvml import FakeNvml
 from widthfold_onnx.evidence.timing import speed
+from widthfold_onnx.evidence.timing.resource_usage import Usage
 from widthfold_onnx.evidence.timing.speed import time_models
-from widthfold_onnx.evidence.timing.usage import Usage
 from widthfold_onnx.options import Provider, VerifyOptions
 
 

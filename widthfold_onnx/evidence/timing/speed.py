@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.evidence.timing.profile import Roofline, fallbacks, placement, profile, remarks
-from widthfold_onnx.evidence.timing.usage import file_bytes, usage
+from widthfold_onnx.evidence.timing.resource_usage import file_bytes, usage
 from widthfold_onnx.options import Progress, Shapes, Sizes, Step, VerifyOptions
 from widthfold_onnx.results import Gain, Gpu, Side, SizeGain, Timing
 from widthfold_onnx.runtime.clock import clock_name
@@ -62,17 +62,17 @@ def time_models(
     busy = min(load_average(), load)
     assignments: Sequence[Shapes | None] = sizes or (None,)
     share = replace(options, time_budget=options.time_budget / len(assignments))
-    outcomes = [
+    contests = [
         contest(original, rewritten, share, s, on_progress=on_progress) for s in assignments
     ]
-    outcome = outcomes[0]
-    roofline = Roofline(outcome.options)
+    first = contests[0]
+    roofline = Roofline(first.options)
     sides = {}
     for number, role in enumerate(("original", "rewritten")):
-        on_progress(Step(f"profile of {outcome.models[number].name}"))
-        sides[role] = _side(outcome, number, roofline)
-    timing = _timing(outcome, sides, busy)
-    rows = [_at_size(item) for item in outcomes]
+        on_progress(Step(f"profile of {first.models[number].name}"))
+        sides[role] = _side(first, number, roofline)
+    timing = _timing(first, sides, busy)
+    rows = [_at_size(item) for item in contests]
     return msgspec.structs.replace(timing, limits=roofline.limits(), sizes=rows)
 
 
@@ -87,17 +87,17 @@ def _at_size(contest: Contest) -> SizeGain:
     )
 
 
-def _timing(outcome: Contest, sides: dict[str, Side], busy: float) -> Timing:
+def _timing(contest: Contest, sides: dict[str, Side], busy: float) -> Timing:
     """Judge the pairs at the load `busy` of the machine.
 
     The verdict is inconclusive if several threads were asked for on cores that are not free:
     there even identical models differ several times.
     """
-    options, pairing = outcome.options, outcome.pairing
+    options, pairing = contest.options, contest.pairing
     crowded = busy + options.threads > cores()
     notes = [
-        "" if outcome.inputs.random else "timed on the stored inputs",
-        outcome.choice.advice,
+        "" if contest.inputs.random else "timed on the stored inputs",
+        contest.choice.advice,
         _busy(busy, options.threads) if crowded else "",
         *remarks(sides, options.provider),
     ]
@@ -105,7 +105,7 @@ def _timing(outcome: Contest, sides: dict[str, Side], busy: float) -> Timing:
         provider=options.provider.value,
         threads=options.threads,
         clock=clock_name(options),
-        shapes={name: list(array.shape) for name, array in outcome.inputs.sets[0].items()},
+        shapes={name: list(array.shape) for name, array in contest.inputs.sets[0].items()},
         pairs=pairing.pairs,
         processes=len(pairing.samples),
         sessions=pairing.samples.shape[2],
@@ -115,20 +115,20 @@ def _timing(outcome: Contest, sides: dict[str, Side], busy: float) -> Timing:
         control=pairing.control,
         converged=pairing.converged,
         crowded=crowded,
-        same_level=outcome.choice.ratio_at_first_setting,
+        same_level=contest.choice.ratio_at_first_setting,
         original=sides["original"],
         rewritten=sides["rewritten"],
         verdict="inconclusive" if crowded and options.threads > 1 else pairing.verdict,
         note="; ".join(filter(None, notes)),
-        gpu=_gpu(outcome),
+        gpu=_gpu(contest),
     )
 
 
-def _side(outcome: Contest, number: int, roofline: Roofline) -> Side:
+def _side(contest: Contest, number: int, roofline: Roofline) -> Side:
     """Describe one model, timed at the setting that suits it best."""
-    model, setting = outcome.models[number], outcome.choice.settings[number]
-    feeds = outcome.inputs.sets[0]
-    seconds = outcome.pairing.samples[:, number]
+    model, setting = contest.models[number], contest.choice.settings[number]
+    feeds = contest.inputs.sets[0]
+    seconds = contest.pairing.samples[:, number]
     least = roofline.of(model, setting)
     nodes = profile(partial(open_at, model, setting), feeds, least)
     return Side(
@@ -138,28 +138,28 @@ def _side(outcome: Contest, number: int, roofline: Roofline) -> Side:
         p99=_ms(np.quantile(seconds, 0.99)),
         samples_ms=thinned(seconds),
         outliers=outliers(seconds),
-        load_ms=_ms(np.median([process.loads[number] for process in outcome.processes])),
-        first_ms=_ms(np.median([process.firsts[number] for process in outcome.processes])),
+        load_ms=_ms(np.median([process.loads[number] for process in contest.processes])),
+        first_ms=_ms(np.median([process.firsts[number] for process in contest.processes])),
         file_bytes=file_bytes(model),
         providers=placement(nodes),
-        fallbacks=fallbacks(nodes, outcome.options.provider),
+        fallbacks=fallbacks(nodes, contest.options.provider),
         nodes=nodes,
         **usage(model, setting, feeds)._asdict(),
     )
 
 
-def _gpu(outcome: Contest) -> Gpu | None:
+def _gpu(contest: Contest) -> Gpu | None:
     """Describe the GPU and its clocks during the paired timing; None if NVML knows none of it."""
-    if traits_of(outcome.options.provider).device != "nvidia":
+    if traits_of(contest.options.provider).device != "nvidia":
         return None
-    states = [state for process in outcome.processes for state in process.gpu]
+    states = [state for process in contest.processes for state in process.gpu]
     return msgspec.structs.replace(
-        Device(outcome.options).facts(),
+        Device(contest.options).facts(),
         before=states[0] if states else None,
         after=states[-1] if states else None,
         throttled=[
             sorted({reason for state in process.gpu for reason in state.throttled})
-            for process in outcome.processes
+            for process in contest.processes
         ],
     )
 

@@ -1,4 +1,7 @@
-"""Measure the memory and the energy that a model takes, in a process that only runs it."""
+"""Measure the memory and the energy that a model takes, in a process that only runs it.
+
+What this module imports is in that memory, so it imports little.
+"""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.timing import usage
-from widthfold_onnx.evidence.timing.usage import file_bytes
+from widthfold_onnx.evidence.timing import resource_usage
+from widthfold_onnx.evidence.timing.resource_usage import file_bytes
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.settings import Setting
@@ -23,7 +23,7 @@ def ones(size):
 
 def peak_mib(path, level, feeds):
     setting = Setting(level, RuntimeOptions(provider=Provider.CPU))
-    return usage.usage(path, setting, feeds).peak_mib
+    return resource_usage.usage(path, setting, feeds).peak_mib
 
 
 def stored(folder, name, text):

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from widthfold_onnx.evidence.timing import usage
+from widthfold_onnx.evidence.timing import resource_usage
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.settings import Setting
@@ -22,11 +22,11 @@ def test_energy_is_that_of_a_run_and_memory_what_the_session_took(monkeypatch, t
         world.mj += 7
 
     device = SimpleNamespace(answers=tells, used_mib=lambda: world.mib, energy_mj=lambda: world.mj)
-    monkeypatch.setattr(usage, "Device", lambda options: device)
-    monkeypatch.setattr(usage, "open_at", opened)
-    monkeypatch.setattr(usage, "run_of", lambda session, feeds: run)
-    monkeypatch.setattr(usage, "SECONDS", 0.01)
+    monkeypatch.setattr(resource_usage, "Device", lambda options: device)
+    monkeypatch.setattr(resource_usage, "open_at", opened)
+    monkeypatch.setattr(resource_usage, "run_of", lambda session, feeds: run)
+    monkeypatch.setattr(resource_usage, "SECONDS", 0.01)
     setting = Setting(Level.ALL, RuntimeOptions(provider=Provider.CPU))
-    usage_of_model = usage._usage(tmp_path / "m.onnx", setting, {})
+    usage_of_model = resource_usage._usage(tmp_path / "m.onnx", setting, {})
     assert usage_of_model[1:] == ((40.2, 7.0) if tells else (None, None))
     assert world.mj >= 50 + (2 if tells else 1) * 7
