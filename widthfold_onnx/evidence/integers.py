@@ -20,7 +20,7 @@ from onnx import helper
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import open_exact
-from widthfold_onnx.evidence.proof.field import blas_on_one_thread, of_numbers, unequal
+from widthfold_onnx.evidence.proof.field import blas_on_one_thread, draws_of, unequal
 from widthfold_onnx.evidence.proof.operators import MEANINGS
 from widthfold_onnx.evidence.proof.program import Correspondence, Program, constant
 from widthfold_onnx.evidence.proof.values import Call, Elements, UnevaluableError
@@ -120,7 +120,7 @@ def _difference(
     call = Call(
         node=node,
         attributes=model.attributes(node),
-        inputs=[None if a is None else Elements(of_numbers(a)) for a in arrays],
+        inputs=[None if a is None else Elements(draws_of(a)) for a in arrays],
         opset=model.opsets.get("", 1),
         version=0,
         shapes=[None],
@@ -145,7 +145,7 @@ def _difference(
     (result,) = session.run(feeds).values()
     if result.shape != expected[0].shape:
         return f"extents {list(result.shape)} instead of {list(expected[0].shape)}"
-    mask = unequal(of_numbers(result), expected[0].draws)
+    mask = unequal(draws_of(result), expected[0].draws)
     return f"{np.count_nonzero(mask)} of {mask.size} integers differ" if mask.any() else ""
 
 

@@ -12,12 +12,12 @@ import pytest
 from widthfold_onnx.evidence.proof.field import (
     PRIMES,
     TERMS,
-    canonical,
     dot,
+    draws_of,
     function,
     inverse,
-    of_numbers,
-    reduced,
+    remainder,
+    residues,
     round_of_draws,
     unequal,
     variables,
@@ -26,10 +26,10 @@ from widthfold_onnx.evidence.proof.field import (
 PRIME = PRIMES[2]
 
 
-def residues(array: np.ndarray, prime: int) -> list[int]:
+def residue_list(array: np.ndarray, prime: int) -> list[int]:
     """Return elements in [0, prime) as Python's integers."""
     assert np.abs(array).max(initial=0.0) <= (prime + 1) // 2
-    return [int(number) for number in canonical(array, prime).ravel()]
+    return [int(number) for number in residues(array, prime).ravel()]
 
 
 def test_the_primes_are_the_largest_below_the_bound() -> None:
@@ -52,7 +52,7 @@ def test_products_of_matrices(terms: int, largest: bool) -> None:
     exact = a.astype(object) @ b.astype(object)
     result = dot(a.astype(np.float32), b.astype(np.float32), PRIME)
     assert result.shape == (2, 3, 5)
-    assert residues(result, PRIME) == [number % PRIME for number in exact.ravel()]
+    assert residue_list(result, PRIME) == [number % PRIME for number in exact.ravel()]
 
 
 def test_a_product_without_terms_is_zero() -> None:
@@ -63,8 +63,8 @@ def test_a_product_without_terms_is_zero() -> None:
 def test_numbers_below_two_to_the_52() -> None:
     draw = np.random.default_rng(3)
     numbers = np.r_[draw.integers(-(2**52), 2**52, 1009), 2**52 - 1, 1 - 2**52, 0, PRIME, -PRIME]
-    result = reduced(numbers.astype(np.float64), PRIME)
-    assert residues(result, PRIME) == [int(number) % PRIME for number in numbers]
+    result = remainder(numbers.astype(np.float64), PRIME)
+    assert residue_list(result, PRIME) == [int(number) % PRIME for number in numbers]
 
 
 @pytest.mark.parametrize("number", [1, 2, -3, 10_000_019, -(2**40)])
@@ -84,19 +84,19 @@ def test_an_inverse_times_its_number_is_one(number: int) -> None:
 )
 def test_whole_numbers_are_themselves(dtype: str, numbers: list[float]) -> None:
     array = np.array(numbers, dtype)
-    for draw, prime in zip(of_numbers(array), PRIMES, strict=True):
-        assert residues(draw, prime) == [int(number) % prime for number in array]
+    for draw, prime in zip(draws_of(array), PRIMES, strict=True):
+        assert residue_list(draw, prime) == [int(number) % prime for number in array]
 
 
 def test_other_numbers_are_random_and_have_their_sign() -> None:
     numbers = np.array([0.1, 0.3, 1.5, 2.0**52, 1e300, np.nextafter(0.1, 1)])
-    positive, negative = of_numbers(numbers), of_numbers(-numbers)
+    positive, negative = draws_of(numbers), draws_of(-numbers)
     narrow = np.array([0.25, 1.5, 0.1], np.float16)
     for index, (draw, minus, prime) in enumerate(zip(positive, negative, PRIMES, strict=True)):
-        assert len(set(residues(draw, prime))) == len(numbers)
-        assert residues(minus, prime) == [-number % prime for number in residues(draw, prime)]
-        wide = of_numbers(narrow.astype(np.float64))[index]
-        assert np.array_equal(of_numbers(narrow)[index], wide)
+        assert len(set(residue_list(draw, prime))) == len(numbers)
+        assert residue_list(minus, prime) == [-n % prime for n in residue_list(draw, prime)]
+        wide = draws_of(narrow.astype(np.float64))[index]
+        assert np.array_equal(draws_of(narrow)[index], wide)
 
 
 def test_a_difference_in_one_draw_is_a_difference() -> None:
@@ -124,7 +124,7 @@ def test_a_function_depends_on_its_key_and_on_every_operand() -> None:
 
 
 def test_rounds_draw_other_elements_and_end() -> None:
-    outside, whole = variables(9, (50,)), of_numbers(np.arange(4))
+    outside, whole = variables(9, (50,)), draws_of(np.arange(4))
     with round_of_draws(0):
         assert not unequal(outside, variables(9, (50,))).any()
     with pytest.raises(ZeroDivisionError), round_of_draws(1):
@@ -133,7 +133,7 @@ def test_rounds_draw_other_elements_and_end() -> None:
         with round_of_draws(2):
             assert unequal(first, variables(9, (50,))).all()
         assert not unequal(first, variables(9, (50,))).any()
-        assert not unequal(whole, of_numbers(np.arange(4.0))).any(), "no number is drawn"
+        assert not unequal(whole, draws_of(np.arange(4.0))).any(), "no number is drawn"
         raise ZeroDivisionError
     assert not unequal(outside, variables(9, (50,))).any()
 
@@ -142,5 +142,5 @@ def test_elements_are_spread_evenly() -> None:
     """Each sixteenth of the field gets its share within six standard deviations."""
     count = 40_009
     for draw, prime in zip(variables(11, (count,)), PRIMES, strict=True):
-        shares = np.histogram(canonical(draw, prime).astype(np.int64), 16, (0, prime))[0]
+        shares = np.histogram(residues(draw, prime).astype(np.int64), 16, (0, prime))[0]
         assert np.abs(shares - count / 16).max() < 6 * math.sqrt(count / 16)

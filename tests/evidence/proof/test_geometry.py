@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from widthfold_onnx.evidence.proof import geometry
-from widthfold_onnx.evidence.proof.field import PRIMES, canonical
+from widthfold_onnx.evidence.proof.field import PRIMES, residues
 from widthfold_onnx.evidence.proof.geometry import (
     check_groups,
     conv,
@@ -130,7 +130,7 @@ def test_a_conv_of_groups_is_a_loop(slice_bytes: int, monkeypatch: pytest.Monkey
             if 0 <= row < 7 and column < 5:
                 number = int(x[n, o // 3 * 2 + c, row, column])
                 expected[n, o, i, j] += number * int(weight[o, c, k, m])
-    assert canonical(result, PRIME).tolist() == (expected % PRIME).tolist()
+    assert residues(result, PRIME).tolist() == (expected % PRIME).tolist()
 
 
 def test_negative_pads_cut() -> None:

@@ -55,7 +55,7 @@ MAX_ROUNDS = 4
 
 @dataclass(frozen=True)
 class SizeProof:
-    """The result of a proof.
+    """The result of the proof at one set of extents.
 
     Attributes:
         verdict: equal; different; or not provable: the numbers agree, but one model applies other
@@ -86,6 +86,7 @@ class SizeProof:
 
 
 VERDICTS = ("equal", "not provable", "different")
+"""The worst comes last."""
 
 
 def proof_report(old: Program, new: Program, sizes: Sequence[Shapes], run_shapes: Shapes) -> Proof:

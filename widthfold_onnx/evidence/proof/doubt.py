@@ -19,18 +19,18 @@ from widthfold_onnx.evidence.proof.values import FLOATS, OpaqueValue, Shape
 from widthfold_onnx.model.proto.walk import model_nodes, retain
 from widthfold_onnx.model.shapes.table import ShapeTable
 
-DIGITS: Mapping[int, float] = dict(
+EPSILONS: Mapping[int, float] = dict(
     zip(FLOATS, (2.0**-10, 2.0**-7, 2.0**-23, 2.0**-52), strict=True)
 )
 """Distance from 1 to the next float, by element type."""
 
-UNITS = 64
-"""Largest error of a result by rounded constants, in units of `DIGITS` times the largest result."""
+MAX_UNITS = 64
+"""Largest error of a result by rounded constants, in `EPSILONS` times the largest result."""
 
 SPREAD = 6
 """Numbers are drawn with magnitudes from 2^-SPREAD to 2^SPREAD, below and above usual limits."""
 
-SAME = 2.0**-40
+MAX_ROUNDING = 2.0**-40
 """Largest error of a result from rounding in float64, as a fraction of the largest result. A change
 of one float32 weight by one unit in the last place moves the result further."""
 
@@ -77,10 +77,10 @@ def doubt_of(target: str, old: Evaluation, new: Evaluation) -> str:
     axes = tuple(axis for axis in range(numbers[0].ndim) if axis != 1)  # each channel by itself
     largest = np.abs(numbers[0]).max(axes, initial=0)
     distance = np.abs(numbers[0] - numbers[1]).max(axes, initial=0)
-    digits = DIGITS.get(table.element_type("", target), DIGITS[FLOATS[2]])
-    if (old_only or new_only or is_opaque) and (distance <= SAME * largest).all():
+    epsilon = EPSILONS.get(table.element_type("", target), EPSILONS[FLOATS[2]])
+    if (old_only or new_only or is_opaque) and (distance <= MAX_ROUNDING * largest).all():
         return f"the numbers agree{_operators_text(old_only, new_only)}"
-    if is_merged and (distance <= UNITS * digits * largest).all():
+    if is_merged and (distance <= MAX_UNITS * epsilon * largest).all():
         return f"the new model has rounded results of {', '.join(merged_operators)} on constants"
     return ""
 

@@ -17,7 +17,7 @@ from widthfold_onnx.evidence.proof.operators import (
     operator,
     unknown_function,
 )
-from widthfold_onnx.evidence.proof.operators.arithmetic import applied
+from widthfold_onnx.evidence.proof.operators.arithmetic import function_of
 from widthfold_onnx.evidence.proof.program import Program, constant
 from widthfold_onnx.evidence.proof.values import (
     Call,
@@ -277,7 +277,7 @@ class Evaluation:
             or (first.shape, first.element_type) != (second.shape, second.element_type)
         ):
             return OpaqueValue(key_of(key, first.digest(), second.digest(), index))
-        return replace(applied(key, [first, second]), element_type=first.element_type)
+        return replace(function_of(key, [first, second]), element_type=first.element_type)
 
 
 def _digest(value: Value, default_type: int = 0) -> bytes:

@@ -63,8 +63,8 @@ def blas_on_one_thread() -> AbstractContextManager[object]:
     return _libraries().limit(limits=1, user_api="blas")  # type: ignore[no-any-return] # untyped
 
 
-def reduced(array: Array, prime: Modulus) -> Array:
-    """Bring whole numbers below 2^52 near zero modulo a prime, in place."""
+def remainder(array: Array, prime: Modulus) -> Array:
+    """Return whole numbers below 2^52 modulo a prime, near zero; the array is overwritten."""
     array = np.asarray(array)  # numpy returns scalars instead of arrays without axes
     if prime is None:
         return array
@@ -75,7 +75,7 @@ def reduced(array: Array, prime: Modulus) -> Array:
     return array
 
 
-def canonical(array: Array, prime: int) -> Array:
+def residues(array: Array, prime: int) -> Array:
     """Return elements as integers in [0, prime)."""
     integers = array.astype(np.int64)
     integers += (integers < 0) * prime
@@ -86,7 +86,7 @@ def unequal(old: Draws, new: Draws) -> Array:
     """Return where elements of equal extents differ in any draw."""
     mask = np.zeros(old[0].shape, bool)
     for a, b, prime in zip(old, new, PRIMES, strict=True):
-        mask |= canonical(a, prime) != canonical(b, prime)
+        mask |= residues(a, prime) != residues(b, prime)
     return mask
 
 
@@ -97,7 +97,7 @@ def dot(a: Array, b: Array, prime: Modulus) -> Array:
         part = slice(start, start + TERMS)
         product = widened(a[..., part]) @ widened(b[..., part, :])
         product += total
-        total = reduced(product, prime)
+        total = remainder(product, prime)
     return np.asarray(total)
 
 
@@ -122,7 +122,7 @@ def key_of(*parts: object) -> int:
     return int.from_bytes(digest, "little")
 
 
-def mixed(state: Array) -> Array:
+def mix(state: Array) -> Array:
     """Mix 64-bit integers in place: splitmix64, by Steele, Lea and Flood (OOPSLA 2014)."""
     state += _GOLDEN
     state ^= state >> _SHIFTS[0]
@@ -135,7 +135,7 @@ def mixed(state: Array) -> Array:
 
 def _packed(draws: Sequence[Array]) -> list[Array]:
     """Pack the draws of elements into words of 64 bits, two into each."""
-    words = [canonical(draw, prime) for draw, prime in zip(draws, PRIMES, strict=True)]
+    words = [residues(draw, prime) for draw, prime in zip(draws, PRIMES, strict=True)]
     for first in range(0, len(words) - 1, 2):
         words[first] |= words[first + 1] << _PACK
     return words[::2]
@@ -151,7 +151,7 @@ def fingerprints(key: int, operands: Sequence[Draws], shape: Sequence[int]) -> A
 
     Returns:
         Fingerprints [2, *shape] of two halves, uint64. Two elements that differ in any draw have
-        different ones but for 2^-128.
+        different ones but for a probability of 2^-128.
     """
     state = np.empty((2, *shape), np.uint64)
     for part, block in _hashed(key, operands, shape):
@@ -171,7 +171,7 @@ def _hashed(
             half[:] = first
             for word in words:
                 half ^= word
-                mixed(half)
+                mix(half)
         yield part, block
 
 
@@ -211,10 +211,10 @@ def _drawn(fingerprints: Iterable[tuple[slice, Array]], shape: Sequence[int]) ->
     """Draw one element per prime from each fingerprint, block by block."""
     results = [np.empty(shape, np.float32) for _ in PRIMES]
     for part, (first, second) in fingerprints:
-        parts = [half for word in (first, second, mixed(first + second))
+        parts = [half for word in (first, second, mix(first + second))
                  for half in (word & _LOW, word >> _HALF)]  # fmt: skip
         for result, number, prime in zip(results, parts, PRIMES, strict=False):
-            result.reshape(-1)[part] = reduced(number.astype(np.float64), prime)
+            result.reshape(-1)[part] = remainder(number.astype(np.float64), prime)
     return tuple(results)
 
 
@@ -227,13 +227,13 @@ def variables(key: int, shape: Sequence[int]) -> Draws:
     """Draw independent elements; equal keys and extents give the same ones."""
     halves = np.array(_halves(key))[:, None]
     fingerprints = (
-        (part, mixed(np.arange(part.start, part.stop, dtype=np.uint64) ^ halves))
+        (part, mix(np.arange(part.start, part.stop, dtype=np.uint64) ^ halves))
         for part in blocks(math.prod(shape))
     )
     return _drawn(fingerprints, shape)
 
 
-def of_numbers(array: Array) -> Draws:
+def draws_of(array: Array) -> Draws:
     """Map each number to an element.
 
     A whole number is itself. Any other float is an element that is drawn from its magnitude and has
@@ -241,7 +241,7 @@ def of_numbers(array: Array) -> Draws:
     """
     if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
         remainders = (np.mod(array, array.dtype.type(prime)).astype(np.float64) for prime in PRIMES)
-        return tuple(reduced(part, prime) for part, prime in zip(remainders, PRIMES, strict=True))
+        return tuple(remainder(part, prime) for part, prime in zip(remainders, PRIMES, strict=True))
     results = [np.empty(array.shape, np.float32) for _ in PRIMES]
     flat = array.reshape(-1)
     for part in blocks(flat.size):
@@ -249,9 +249,9 @@ def of_numbers(array: Array) -> Draws:
         magnitude = np.abs(block)
         is_whole = (magnitude < MAX_WHOLE_NUMBER) & (magnitude == np.floor(magnitude))
         bits = magnitude.view(np.uint64)
-        draws = elements(mixed(np.stack([bits, ~bits]) ^ _round))
+        draws = elements(mix(np.stack([bits, ~bits]) ^ _round))
         for result, variable, prime in zip(results, draws, PRIMES, strict=True):
-            integers = reduced(np.where(is_whole, block, 0.0), prime)
+            integers = remainder(np.where(is_whole, block, 0.0), prime)
             signed = np.where(block < 0, -variable, variable)
             result.reshape(-1)[part] = np.where(is_whole, integers, signed)
     return tuple(results)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.field import Modulus, dot, number_type, reduced
+from widthfold_onnx.evidence.proof.field import Modulus, dot, number_type, remainder
 from widthfold_onnx.evidence.proof.values import UnevaluableError
 
 Attributes = Mapping[str, Any]
@@ -233,7 +233,7 @@ def conv_transpose(
     for place in np.ndindex(*windows.kernel):  # each adds less than 2^23: fewer than 2^29 are exact
         part = result[:, :, :, *windows.tap(place)]
         part += dot(rows[:, :, :, *place], columns, prime).reshape(part.shape)
-    result = windows.cut(reduced(result, prime))
+    result = windows.cut(remainder(result, prime))
     return result.reshape(len(data), outputs, *result.shape[3:])
 
 

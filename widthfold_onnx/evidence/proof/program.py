@@ -204,7 +204,7 @@ def constant(node: onnx.NodeProto, program: Program) -> Array | None:
 _INTEGERS = tuple(
     onnx.TensorProto.DataType.Value(name) for name in ("INT8", "UINT8", "INT16", "UINT16", "INT32")
 )
-_CHEAP = frozenset({*MOVES, "DequantizeLinear", "Identity", "MaxPool", "Pad"})
+_CHEAP_OPERATORS = frozenset({*MOVES, "DequantizeLinear", "Identity", "MaxPool", "Pad"})
 """Operators whose results are never variables: a move costs little, and a QuantizeLinear must see
 that its data was dequantized."""
 
@@ -297,7 +297,7 @@ class Correspondence:
             for name, (dims, element_type) in self.agreed_types(table).items()
             if (writer := self.old.scope.writer(name)) is not None
             and name not in self.old.constant_values
-            and not is_default(writer, *_CHEAP)
+            and not is_default(writer, *_CHEAP_OPERATORS)
             and element_type in (*FLOATS, *_INTEGERS)
         }
         while True:

@@ -18,9 +18,9 @@ from widthfold_onnx.evidence.proof.field import (
     PRIMES,
     Draws,
     blocks,
-    canonical,
+    draws_of,
     key_of,
-    of_numbers,
+    residues,
 )
 from widthfold_onnx.model.proto.walk import domain_name
 
@@ -75,7 +75,7 @@ class Constant:
             raise UnevaluableError("strings are no numbers")
         if self.array.dtype.kind == "c":
             raise UnevaluableError("complex numbers are no elements")
-        return of_numbers(self.array)
+        return draws_of(self.array)
 
     @property
     def constants(self) -> int:
@@ -144,7 +144,7 @@ def _digest(draws: Draws) -> bytes:
     for draw, prime in zip(draws, PRIMES, strict=True):
         flat = draw.reshape(-1)
         for part in blocks(flat.size):
-            state.update(canonical(flat[part], prime).astype(np.uint32).data)
+            state.update(residues(flat[part], prime).astype(np.uint32).data)
     return state.digest()
 
 
@@ -245,7 +245,7 @@ class Call:
         """
         if not self.is_modern():
             return False
-        common([value.shape for value in self.tensors])
+        broadcast_shape([value.shape for value in self.tensors])
         return True
 
 
@@ -253,12 +253,12 @@ Meaning = Callable[[Call], list[Value] | None]
 """Computes the results of a node; None if it does not describe this one."""
 
 
-def of_tensors(compute: Callable[..., Value]) -> Meaning:
+def meaning_of(compute: Callable[..., Value]) -> Meaning:
     """Describe an operator that computes one result of its inputs alone."""
     return lambda call: [compute(*call.tensors)]
 
 
-def common(shapes: Sequence[Shape]) -> Shape:
+def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
     """Return the extents to which tensors of some extents are broadcast.
 
     Raises:

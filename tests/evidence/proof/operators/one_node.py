@@ -10,7 +10,7 @@ import onnx
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from widthfold_onnx.evidence.proof.field import PRIMES, canonical, of_numbers
+from widthfold_onnx.evidence.proof.field import PRIMES, draws_of, residues
 from widthfold_onnx.evidence.proof.operators import evaluate
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.proof.values import Call, Constant, Elements, Value
@@ -23,7 +23,7 @@ LARGE = 1 << 40
 
 
 def elements(array: np.ndarray, kind: int = 0) -> Elements:
-    return Elements(of_numbers(np.asarray(array)), element_type=kind)
+    return Elements(draws_of(np.asarray(array)), element_type=kind)
 
 
 def evaluated(
@@ -73,7 +73,7 @@ def same(found: Value, expected: np.ndarray) -> None:
     whole = expected.astype(np.int64)
     assert (whole == expected).all()
     for draw, prime in zip(found.draws, PRIMES, strict=True):
-        np.testing.assert_array_equal(canonical(draw, prime), (whole % prime).astype(np.uint64))
+        np.testing.assert_array_equal(residues(draw, prime), (whole % prime).astype(np.uint64))
 
 
 def alike(first: Value, other: Value) -> np.ndarray:

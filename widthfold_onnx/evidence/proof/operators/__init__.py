@@ -16,12 +16,12 @@ import numpy as np
 import onnx
 
 from widthfold_onnx.evidence.proof.field import key_of, variables
-from widthfold_onnx.evidence.proof.operators.arithmetic import MOVES, applied, move, pad
+from widthfold_onnx.evidence.proof.operators.arithmetic import MOVES, function_of, move, pad
 from widthfold_onnx.evidence.proof.operators.functions import (
     COMMUTATIVE,
     ELEMENTWISE,
     FUNCTIONS,
-    elementwise,
+    function_of_elements,
 )
 from widthfold_onnx.evidence.proof.operators.polynomials import INVERSES, POLYNOMIALS
 from widthfold_onnx.evidence.proof.operators.quantization import QUANTIZATION
@@ -55,7 +55,7 @@ RANDOM = frozenset(
         *("RandomUniform", "RandomUniformLike"),
     }
 )
-"""Operators of which each node is a source of its own, named by its outputs."""
+"""Operators whose nodes are sources of random numbers, each named by its outputs."""
 
 WRAPPING = POLYNOMIALS.keys() - {"Cast", "Dropout", "Identity"}
 """On whole numbers, results of these wrap around where their type ends."""
@@ -137,7 +137,7 @@ def _of_elements(call: Call) -> list[Value] | None:
     name = operator(call.node)
     meaning = MEANINGS.get(name)
     if name in OF_FLOATS and call.element_type(0) not in FLOATS:
-        meaning = elementwise
+        meaning = function_of_elements
     if meaning is None or (name in BROADCASTING and not call.broadcasts()):
         return None
     try:
@@ -147,7 +147,7 @@ def _of_elements(call: Call) -> list[Value] | None:
         raise UnevaluableError(f"it makes no sense ({error})") from error
     if result is not None and name in WRAPPING and call.element_type(0) not in (*FLOATS, 0):
         key = key_of("whole numbers", call.element_type(0))
-        return [applied(key, [value]) for value in result if isinstance(value, Elements)]
+        return [function_of(key, [value]) for value in result if isinstance(value, Elements)]
     return result
 
 

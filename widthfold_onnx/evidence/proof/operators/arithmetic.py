@@ -1,4 +1,4 @@
-"""Add, multiply and move tensors of elements, and keep their counts.
+"""Add, multiply and move tensors of elements, and keep count of degrees and constants.
 
 Pad has a definition of its own. onnx's reference implementation runs Reshape, Slice and other moves
 on the elements.
@@ -20,7 +20,7 @@ from widthfold_onnx.evidence.proof.field import (
     dot,
     function,
     inverse,
-    reduced,
+    remainder,
     widened,
 )
 from widthfold_onnx.evidence.proof.geometry import padded
@@ -31,7 +31,7 @@ from widthfold_onnx.evidence.proof.values import (
     Tensor,
     UnevaluableError,
     Value,
-    common,
+    broadcast_shape,
 )
 from widthfold_onnx.model.proto.constant_folding import run_reference
 from widthfold_onnx.system import cores
@@ -40,23 +40,23 @@ _THREADS = ThreadPoolExecutor(min(len(PRIMES), cores()))
 """NumPy computes without the interpreter's lock, so that draws are computed side by side. With five
 threads on two cores the proof of basic-pitch took 3.6 s, with two 2.7 s: they wait for the lock."""
 
-_SMALL = 1 << 14
+_MIN_THREAD_ELEMENTS = 1 << 14
 """Elements below which starting a thread takes longer than computing."""
 
 
-def each(compute: Callable[..., Array], *operands: Tensor) -> Draws:
+def for_each_prime(compute: Callable[..., Array], *operands: Tensor) -> Draws:
     """Compute modulo every prime; `compute` gets the arrays as they are stored, and the prime."""
 
     def computed(prime: int, arrays: Sequence[Array]) -> Array:
         return compute(*arrays, prime).astype(np.float32, copy=False)
 
     draw_sets = [*zip(*(value.draws for value in operands), strict=True)]
-    if max(math.prod(value.shape) for value in operands) < _SMALL:
+    if max(math.prod(value.shape) for value in operands) < _MIN_THREAD_ELEMENTS:
         return tuple(map(computed, PRIMES, draw_sets))
     return tuple(_THREADS.map(computed, PRIMES, draw_sets))
 
 
-def combined(draws: Draws, *operands: Tensor, product: bool = False) -> Elements:
+def polynomial(draws: Draws, *operands: Tensor, product: bool = False) -> Elements:
     """Return elements that are sums of others, or sums of products of them."""
     combine = sum if product else max
     return Elements(
@@ -66,7 +66,7 @@ def combined(draws: Draws, *operands: Tensor, product: bool = False) -> Elements
     )
 
 
-def applied(key: int, operands: Sequence[Tensor], *, draws: Draws | None = None) -> Elements:
+def function_of(key: int, operands: Sequence[Tensor], *, draws: Draws | None = None) -> Elements:
     """Return a random function of operands.
 
     Args:
@@ -75,45 +75,45 @@ def applied(key: int, operands: Sequence[Tensor], *, draws: Draws | None = None)
         draws: the results of the function, if they were computed already.
     """
     if draws is None:
-        shape = common([value.shape for value in operands])
+        shape = broadcast_shape([value.shape for value in operands])
         draws = function(key, [value.draws for value in operands], shape)
     return Elements(draws, constants=max((value.constants for value in operands), default=0))
 
 
-def _elementwise(compute: Callable[..., Array], first: Tensor, second: Tensor) -> Draws:
-    common([first.shape, second.shape])
-    return each(lambda a, b, p: reduced(compute(a, b), p), first, second)
+def _of_pairs(compute: Callable[..., Array], first: Tensor, second: Tensor) -> Draws:
+    broadcast_shape([first.shape, second.shape])
+    return for_each_prime(lambda a, b, p: remainder(compute(a, b), p), first, second)
 
 
 def plus(first: Tensor, second: Tensor) -> Elements:
     """Add two tensors, which are broadcast. Sums of two elements need no more than float32."""
-    return combined(_elementwise(np.add, first, second), first, second)
+    return polynomial(_of_pairs(np.add, first, second), first, second)
 
 
 def minus(first: Tensor, second: Tensor) -> Elements:
     """Subtract two tensors, which are broadcast."""
-    return combined(_elementwise(np.subtract, first, second), first, second)
+    return polynomial(_of_pairs(np.subtract, first, second), first, second)
 
 
 def times(first: Tensor, second: Tensor) -> Elements:
     """Multiply two tensors element by element; they are broadcast."""
-    draws = _elementwise(lambda a, b: widened(a) * widened(b), first, second)
-    return combined(draws, first, second, product=True)
+    draws = _of_pairs(lambda a, b: widened(a) * widened(b), first, second)
+    return polynomial(draws, first, second, product=True)
 
 
-def divided(value: Tensor, count: Array | int) -> Elements:
+def quotient(value: Tensor, count: Array | int) -> Elements:
     """Divide a tensor by whole numbers, such as a sum by its count for a mean."""
     counts = np.asarray(count)
 
     def compute(array: Array, prime: int) -> Array:
         table = {int(n): inverse(int(n), prime) for n in np.unique(counts)}
         factors = np.vectorize(table.__getitem__, otypes=[np.float64])(counts)
-        return reduced(widened(array) * reduced(factors, prime), prime)
+        return remainder(widened(array) * remainder(factors, prime), prime)
 
-    return combined(each(compute, value), value)
+    return polynomial(for_each_prime(compute, value), value)
 
 
-def mapped(value: Tensor, move: Callable[[Array], Array]) -> Tensor:
+def map_arrays(value: Tensor, move: Callable[[Array], Array]) -> Tensor:
     """Move the elements of a tensor."""
     if isinstance(value, Constant):
         return replace(value, array=move(value.array))
@@ -122,7 +122,7 @@ def mapped(value: Tensor, move: Callable[[Array], Array]) -> Tensor:
 
 def reshaped(value: Tensor, shape: Sequence[int]) -> Tensor:
     """Give a tensor other extents."""
-    return mapped(value, lambda array: array.reshape(shape))
+    return map_arrays(value, lambda array: array.reshape(shape))
 
 
 def along(value: Tensor, axis: int, rank: int) -> Tensor:
@@ -151,13 +151,13 @@ def matrix_product(a: Tensor, b: Tensor) -> Elements:
     columns = reshaped(b, (*b.shape, 1)) if ranks[1] == 1 else b
     if rows.shape[-1] != columns.shape[-2]:
         raise UnevaluableError(f"matrices of {list(a.shape)} and {list(b.shape)} do not fit")
-    common([rows.shape[:-2], columns.shape[:-2]])
-    draws = each(dot, rows, columns)
+    broadcast_shape([rows.shape[:-2], columns.shape[:-2]])
+    draws = for_each_prime(dot, rows, columns)
     shape = draws[0].shape
     shape = shape[:-2] + shape[-1:] if ranks[0] == 1 else shape
     shape = shape[:-1] if ranks[1] == 1 else shape
     flat = tuple(draw.reshape(shape) for draw in draws)
-    return combined(flat, a, b, product=True)
+    return polynomial(flat, a, b, product=True)
 
 
 MOVES = frozenset(
@@ -188,7 +188,7 @@ def move(call: Call) -> list[Value] | None:
             return None
         results.append(result)
     grid = _grid(data)
-    return [replace(combined(parts, *data), grid=grid) for parts in zip(*results, strict=True)]
+    return [replace(polynomial(parts, *data), grid=grid) for parts in zip(*results, strict=True)]
 
 
 def pad(call: Call) -> list[Value] | None:
@@ -216,9 +216,9 @@ def pad(call: Call) -> list[Value] | None:
         options = {"constant_values": number} if mode == "constant" else {}
         return padded(array, begins, ends, mode, **options)
 
-    draws = each(compute, data, fill)
+    draws = for_each_prime(compute, data, fill)
     is_zero = not fill.draws[0].any()
-    return [replace(combined(draws, data, fill), grid=_grid([data]) if is_zero else b"")]
+    return [replace(polynomial(draws, data, fill), grid=_grid([data]) if is_zero else b"")]
 
 
 def _grid(operands: list[Tensor]) -> bytes:

@@ -12,10 +12,10 @@ import numpy as np
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.field import PRIMES, Draws, fingerprints, function, key_of
 from widthfold_onnx.evidence.proof.geometry import read_windows
-from widthfold_onnx.evidence.proof.operators.arithmetic import applied, plus, reshaped, times
+from widthfold_onnx.evidence.proof.operators.arithmetic import function_of, plus, reshaped, times
 from widthfold_onnx.evidence.proof.operators.polynomials import (
     axes_of,
-    convolved,
+    convolution,
     reduced_extents,
     with_bias,
 )
@@ -28,8 +28,8 @@ from widthfold_onnx.evidence.proof.values import (
     Tensor,
     UnevaluableError,
     Value,
-    common,
-    of_tensors,
+    broadcast_shape,
+    meaning_of,
 )
 
 ELEMENTWISE = frozenset(
@@ -73,16 +73,16 @@ LINES = COERCED | {"ArgMax", "ArgMin", "CumSum", "LpNormalization", "TopK"}
 
 _ZERO, _ONE = Constant(np.array(0.0)), Constant(np.array(1.0))
 
-_SAME = {
+_EXTREMA = {
     **dict.fromkeys(("Max", "MaxPool", "GlobalMaxPool", "ReduceMax"), "max"),
     **dict.fromkeys(("Min", "ReduceMin"), "min"),
 }
 
 
-def elementwise(call: Call) -> list[Value]:
+def function_of_elements(call: Call) -> list[Value]:
     """Return a random function of the elements of all operands, which are broadcast."""
     positions = [i for i, value in enumerate(call.inputs) if value is not None]
-    result = applied(call.key(positions), call.tensors)
+    result = function_of(call.key(positions), call.tensors)
     if call.node.op_type in KEEPING_ZERO or (call.node.op_type == "Clip" and _keeps_zero(call)):
         return [_zero_where(_is_nonzero(call.tensor(0)) == 0, result)]
     return [result]
@@ -111,7 +111,7 @@ def _zero_where(zero: Array, result: Elements) -> Elements:
 
 
 def _commutative(call: Call) -> list[Value]:
-    shape = common([value.shape for value in call.tensors])
+    shape = broadcast_shape([value.shape for value in call.tensors])
     for value in call.tensors:
         if isinstance(value, Constant) and _decides(call.node.op_type, value.array):
             array = np.full(shape, call.node.op_type == "Or")
@@ -120,12 +120,12 @@ def _commutative(call: Call) -> list[Value]:
     return [_of_multiset(call, np.asarray(total), call.tensors)]
 
 
-def _is_less(first: Tensor, second: Tensor) -> Elements:
-    return applied(key_of("less"), [first, second])
+def _less(first: Tensor, second: Tensor) -> Elements:
+    return function_of(key_of("less"), [first, second])
 
 
 def _selection(condition: Tensor, first: Tensor, second: Tensor) -> Elements:
-    return applied(key_of("where"), [condition, first, second])
+    return function_of(key_of("where"), [condition, first, second])
 
 
 def _leaky_relu(call: Call) -> list[Value]:
@@ -134,7 +134,7 @@ def _leaky_relu(call: Call) -> list[Value]:
 
 def _leaky_product(data: Tensor, slope: Tensor) -> Elements:
     """Multiply negative elements by a slope, and all others by 1."""
-    return times(data, _selection(_is_less(data, _ZERO), slope, _ONE))
+    return times(data, _selection(_less(data, _ZERO), slope, _ONE))
 
 
 def _extremum(call: Call) -> list[Value]:
@@ -167,9 +167,9 @@ def _decides(op_type: str, array: Array) -> bool:
 
 def _of_multiset(call: Call, total: Array, operands: Sequence[Tensor]) -> Elements:
     """Return a random function of sums of fingerprints: of the elements, in any order."""
-    name = _SAME.get(call.node.op_type, call.node.op_type)
+    name = _EXTREMA.get(call.node.op_type, call.node.op_type)
     draws = function(key_of("multiset", name), _words(total), total.shape[1:])
-    return applied(0, operands, draws=draws)
+    return function_of(0, operands, draws=draws)
 
 
 def _words(state: Array) -> list[Draws]:
@@ -202,12 +202,12 @@ def _reduction(call: Call) -> list[Value] | None:
 
 def _fused_conv(call: Call) -> list[Value]:
     """Apply the activation to a Conv and its addend (ONNX Runtime, contrib_defs.cc)."""
-    result = with_bias(convolved(call, call.tensor(0), call.tensor(1)), call.optional(2))
+    result = with_bias(convolution(call, call.tensor(0), call.tensor(1)), call.optional(2))
     addend = call.optional(3)
     total = result if addend is None else plus(result, addend)
     activation = [call.attributes.get(name) for name in ("activation", "activation_params")]
     # The operator has no schema, and onnx infers no type for a Conv with negative pads.
-    result = applied(key_of("activation", activation), [total])
+    result = function_of(key_of("activation", activation), [total])
     return [replace(result, element_type=call.element_type(0))]
 
 
@@ -291,22 +291,22 @@ def _along_lines(
         call.key(description), [*_words(states), (result_positions,) * len(PRIMES)], shape
     )
     order = np.argsort([*other_axes, *axes])
-    return applied(0, [data], draws=tuple(draw.transpose(*order) for draw in draws))
+    return function_of(0, [data], draws=tuple(draw.transpose(*order) for draw in draws))
 
 
 FUNCTIONS: Mapping[str, Meaning] = {
-    **dict.fromkeys(sorted(ELEMENTWISE), elementwise),
+    **dict.fromkeys(sorted(ELEMENTWISE), function_of_elements),
     **dict.fromkeys(sorted(COMMUTATIVE), _commutative),
     **dict.fromkeys(sorted(LINES), _of_lines),
     **dict.fromkeys(sorted(REDUCTIONS), _reduction),
     "com.microsoft.FusedConv": _fused_conv,
     "GlobalMaxPool": _reduction,
     "LeakyRelu": _leaky_relu,
-    "Less": of_tensors(_is_less),
+    "Less": meaning_of(_less),
     "Max": _extremum,
     "MaxPool": _max_pool,
     "Min": _extremum,
-    "PRelu": of_tensors(_leaky_product),
+    "PRelu": meaning_of(_leaky_product),
     "Resize": _resize,
-    "Where": of_tensors(_selection),
+    "Where": meaning_of(_selection),
 }

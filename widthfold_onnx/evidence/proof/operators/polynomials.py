@@ -10,7 +10,7 @@ from itertools import starmap
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.field import Modulus, key_of, reduced, widened
+from widthfold_onnx.evidence.proof.field import Modulus, key_of, remainder, widened
 from widthfold_onnx.evidence.proof.geometry import (
     Attributes,
     Windows,
@@ -21,14 +21,14 @@ from widthfold_onnx.evidence.proof.geometry import (
 )
 from widthfold_onnx.evidence.proof.operators.arithmetic import (
     along,
-    applied,
-    combined,
-    divided,
-    each,
-    mapped,
+    for_each_prime,
+    function_of,
+    map_arrays,
     matrix_product,
     minus,
     plus,
+    polynomial,
+    quotient,
     times,
 )
 from widthfold_onnx.evidence.proof.values import (
@@ -41,11 +41,11 @@ from widthfold_onnx.evidence.proof.values import (
     Tensor,
     UnevaluableError,
     Value,
-    common,
-    of_tensors,
+    broadcast_shape,
+    meaning_of,
 )
 
-_KEEPS = {(FLOATS[i], FLOATS[j]) for i, j in ((0, 2), (0, 3), (1, 2), (1, 3), (2, 3))}
+_EXACT_CASTS = {(FLOATS[i], FLOATS[j]) for i, j in ((0, 2), (0, 3), (1, 2), (1, 3), (2, 3))}
 """Casts from one type of floats to another that change no number."""
 
 
@@ -53,7 +53,7 @@ Place = Callable[[Attributes, Shape, Shape], Windows]
 Compute = Callable[[Array, Array, int, Windows, Modulus], Array]
 
 
-def convolved(
+def convolution(
     call: Call, data: Tensor, weight: Tensor, place: Place = read_windows, compute: Compute = conv
 ) -> Elements:
     """Convolve data [N, C, ...] with a weight [O, C / group, ...] as the attributes say.
@@ -72,8 +72,8 @@ def convolved(
         raise UnevaluableError(f"a weight of {list(weight.shape)} for data of {list(data.shape)}")
     windows = place(call.attributes, weight.shape[2:], data.shape[2:])
     group = call.attributes.get("group", 1)
-    draws = each(lambda x, w, p: compute(x, w, group, windows, p), data, weight)
-    return combined(draws, data, weight, product=True)
+    draws = for_each_prime(lambda x, w, p: compute(x, w, group, windows, p), data, weight)
+    return polynomial(draws, data, weight, product=True)
 
 
 def with_bias(result: Elements, bias: Tensor | None) -> Elements:
@@ -90,7 +90,7 @@ def with_bias(result: Elements, bias: Tensor | None) -> Elements:
 
 
 def _conv(call: Call, place: Place = read_windows, compute: Compute = conv) -> list[Value]:
-    result = convolved(call, call.tensor(0), call.tensor(1), place, compute)
+    result = convolution(call, call.tensor(0), call.tensor(1), place, compute)
     return [with_bias(result, call.optional(2))]
 
 
@@ -99,14 +99,14 @@ def _gemm(call: Call) -> list[Value]:
     if (len(a.shape), len(b.shape)) != (2, 2):
         raise UnevaluableError(f"Gemm of {list(a.shape)} and {list(b.shape)}")
     alpha, beta = (call.attributes.get(name, 1.0) for name in ("alpha", "beta"))
-    a = mapped(a, np.transpose) if call.attributes.get("transA") else a
-    b = mapped(b, np.transpose) if call.attributes.get("transB") else b
+    a = map_arrays(a, np.transpose) if call.attributes.get("transA") else a
+    b = map_arrays(b, np.transpose) if call.attributes.get("transB") else b
     result = matrix_product(a, b)
     if alpha != 1:
         result = times(result, Constant(np.array(alpha)))
     if bias is None or beta == 0:
         return [result]
-    if common([result.shape, bias.shape]) != result.shape:
+    if broadcast_shape([result.shape, bias.shape]) != result.shape:
         raise UnevaluableError(f"C of {list(bias.shape)} for a result of {list(result.shape)}")
     return [plus(result, bias if beta == 1 else times(bias, Constant(np.array(beta))))]
 
@@ -137,12 +137,12 @@ def _einsum(call: Call) -> list[Value] | None:
         return lambda x: x.transpose(order).reshape(extents)
 
     product = matrix_product(
-        mapped(a, matrices(first, batches, rows, summed_labels)),
-        mapped(b, matrices(second, batches, summed_labels, columns)),
+        map_arrays(a, matrices(first, batches, rows, summed_labels)),
+        map_arrays(b, matrices(second, batches, summed_labels, columns)),
     )
     labels = [*batches, *rows, *columns]
     extents, order = [sizes[n] for n in labels], [labels.index(label) for label in result]
-    return [mapped(product, lambda x: x.reshape(extents).transpose(order))]
+    return [map_arrays(product, lambda x: x.reshape(extents).transpose(order))]
 
 
 def _labels(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str]:
@@ -176,20 +176,20 @@ def _batch_normalization(call: Call) -> list[Value] | None:
     data = call.tensor(0)
     operands = (along(call.tensor(i), 1, len(data.shape)) for i in range(1, 5))
     scale, bias, mean, variance = operands
-    root = applied(key_of("reciprocal root", call.attributes.get("epsilon")), [variance])
+    root = function_of(key_of("reciprocal root", call.attributes.get("epsilon")), [variance])
     return [plus(times(minus(data, mean), times(scale, root)), bias)]
 
 
 def _reciprocal(value: Tensor) -> Elements:
-    return applied(key_of("reciprocal"), [value])
+    return function_of(key_of("reciprocal"), [value])
 
 
-def _quotient(dividend: Tensor, divisor: Tensor) -> Elements:
+def _division(dividend: Tensor, divisor: Tensor) -> Elements:
     return times(dividend, _reciprocal(divisor))
 
 
 def _negative(value: Tensor) -> Elements:
-    return combined(each(lambda x, _: -x, value), value)
+    return polynomial(for_each_prime(lambda x, _: -x, value), value)
 
 
 def _mul(call: Call) -> list[Value]:
@@ -201,10 +201,10 @@ def _mul(call: Call) -> list[Value]:
 def _total(call: Call) -> list[Value]:
     """Compute Sum and Mean of any number of tensors."""
     first, *terms = call.tensors
-    result = combined(first.draws, first)
+    result = polynomial(first.draws, first)
     for value in terms:
         result = plus(result, value)
-    return [divided(result, len(call.tensors)) if call.node.op_type == "Mean" else result]
+    return [quotient(result, len(call.tensors)) if call.node.op_type == "Mean" else result]
 
 
 def _dropout(call: Call) -> list[Value] | None:
@@ -219,9 +219,9 @@ def _dropout(call: Call) -> list[Value] | None:
 def _cast(call: Call) -> list[Value]:
     """Return the data if the cast keeps every number, else a function of it."""
     data_type, target_type = call.element_type(0), call.attributes.get("to", 0)
-    if data_type and (data_type == target_type or (data_type, target_type) in _KEEPS):
+    if data_type and (data_type == target_type or (data_type, target_type) in _EXACT_CASTS):
         return [call.tensor(0)]
-    return [applied(call.key(), [call.tensor(0)])]
+    return [function_of(call.key(), [call.tensor(0)])]
 
 
 def axes_of(call: Call, rank: int) -> list[int] | None:
@@ -260,12 +260,12 @@ def _reduce(call: Call) -> list[Value] | None:
     def compute(array: Array, prime: int) -> Array:
         array = widened(array)
         for axis in reversed(axes):  # 2^29 elements near 2^23 stay exact
-            array = reduced(array.sum(axis), prime)
+            array = remainder(array.sum(axis), prime)
         return array.reshape(reduced_extents(call, data.shape, axes))
 
     count = math.prod(data.shape[axis] for axis in axes)
-    result = combined(each(compute, data), data)
-    return [divided(result, count) if is_mean and count else result]
+    result = polynomial(for_each_prime(compute, data), data)
+    return [quotient(result, count) if is_mean and count else result]
 
 
 def _average_pool(call: Call) -> list[Value] | None:
@@ -279,8 +279,8 @@ def _average_pool(call: Call) -> list[Value] | None:
         counts = windows.sums(np.ones((1, 1, *data.shape[2:])))
     if not counts.all():
         return None
-    draws = each(lambda x, p: reduced(windows.sums(widened(x)), p), data)
-    return [divided(combined(draws, data), counts.astype(np.int64))]
+    draws = for_each_prime(lambda x, p: remainder(windows.sums(widened(x)), p), data)
+    return [quotient(polynomial(draws, data), counts.astype(np.int64))]
 
 
 INVERSES = frozenset({"BatchNormalization", "Cast", "Div", "Reciprocal"})
@@ -288,25 +288,25 @@ INVERSES = frozenset({"BatchNormalization", "Cast", "Div", "Reciprocal"})
 reciprocal root, or its value in another type."""
 
 POLYNOMIALS: Mapping[str, Meaning] = {
-    "Add": of_tensors(plus),
+    "Add": meaning_of(plus),
     "AveragePool": _average_pool,
     "BatchNormalization": _batch_normalization,
     "Cast": _cast,
     "Conv": _conv,
     "ConvTranspose": lambda call: _conv(call, read_transposed_windows, conv_transpose),
-    "Div": of_tensors(_quotient),
+    "Div": meaning_of(_division),
     "Dropout": _dropout,
     "Einsum": _einsum,
     "Gemm": _gemm,
     "GlobalAveragePool": _reduce,
-    "Identity": of_tensors(lambda value: value),
-    "MatMul": of_tensors(matrix_product),
+    "Identity": meaning_of(lambda value: value),
+    "MatMul": meaning_of(matrix_product),
     "Mean": _total,
     "Mul": _mul,
-    "Neg": of_tensors(_negative),
-    "Reciprocal": of_tensors(_reciprocal),
+    "Neg": meaning_of(_negative),
+    "Reciprocal": meaning_of(_reciprocal),
     "ReduceMean": _reduce,
     "ReduceSum": _reduce,
-    "Sub": of_tensors(minus),
+    "Sub": meaning_of(minus),
     "Sum": _total,
 }

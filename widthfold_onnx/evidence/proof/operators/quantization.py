@@ -9,19 +9,19 @@ from dataclasses import replace
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.field import inverse, key_of, reduced
+from widthfold_onnx.evidence.proof.field import inverse, key_of, remainder
 from widthfold_onnx.evidence.proof.operators.arithmetic import (
     along,
-    applied,
-    each,
-    mapped,
+    for_each_prime,
+    function_of,
+    map_arrays,
     matrix_product,
     minus,
     plus,
     reshaped,
     times,
 )
-from widthfold_onnx.evidence.proof.operators.polynomials import convolved, with_bias
+from widthfold_onnx.evidence.proof.operators.polynomials import convolution, with_bias
 from widthfold_onnx.evidence.proof.values import (
     Call,
     Constant,
@@ -47,12 +47,12 @@ def _shifted(call: Call, data: int, zero: int, axis: int) -> Tensor:
 
 
 def _conv_integer(call: Call) -> list[Value]:
-    return [convolved(call, _shifted(call, 0, 2, 1), _shifted(call, 1, 3, 0))]
+    return [convolution(call, _shifted(call, 0, 2, 1), _shifted(call, 1, 3, 0))]
 
 
 def _qlinear_conv(call: Call) -> list[Value]:
     weight = _shifted(call, 3, 5, 0)
-    total = with_bias(convolved(call, _shifted(call, 0, 2, 1), weight), call.optional(8))
+    total = with_bias(convolution(call, _shifted(call, 0, 2, 1), weight), call.optional(8))
     scale = along(call.tensor(4), 1, len(total.shape))
     return [_requantized(call, total, call.tensor(1), scale)]
 
@@ -77,7 +77,7 @@ def _qlinear_matmul(call: Call) -> list[Value]:
 def _requantized(call: Call, total: Elements, data_scale: Tensor, weight_scale: Tensor) -> Elements:
     """Round an exact sum to the scale and zero point of the output: an unknown function of them."""
     operands = [total, data_scale, weight_scale, call.tensor(6), call.tensor(7)]
-    return applied(key_of("requantize", call.element_type(7)), operands)
+    return function_of(key_of("requantize", call.element_type(7)), operands)
 
 
 def _parameter(call: Call, value: Tensor, shape: Shape) -> Tensor:
@@ -85,7 +85,7 @@ def _parameter(call: Call, value: Tensor, shape: Shape) -> Tensor:
     axis, block = call.attributes.get("axis", 1), call.attributes.get("block_size", 0)
     if math.prod(value.shape) == 1 or not block:
         return along(value, axis, len(shape))
-    return mapped(value, lambda a: np.repeat(a, block, axis)[tuple(map(slice, shape))])
+    return map_arrays(value, lambda a: np.repeat(a, block, axis)[tuple(map(slice, shape))])
 
 
 def _grid(scale: Tensor, zero: Tensor | None, element_type: int) -> bytes:
@@ -109,17 +109,17 @@ def _quantize(call: Call) -> list[Value]:
     element_type = call.output_types[0]
     grid = _grid(scale, zero, element_type)
     if isinstance(data, Elements) and grid and data.grid == grid:
-        inverse_scale = Elements(each(_inverses, reshaped(scale, ())))
+        inverse_scale = Elements(for_each_prime(_inverses, reshaped(scale, ())))
         quotient = replace(data, draws=times(data, inverse_scale).draws, grid=b"")
         return [quotient if zero is None else plus(quotient, reshaped(zero, ()))]
     operands = [data, *(_parameter(call, value, data.shape) for value in (scale, zero or _ZERO))]
     saturate = call.attributes.get("saturate", 1)
-    return [applied(key_of("QuantizeLinear", element_type, saturate), operands)]
+    return [function_of(key_of("QuantizeLinear", element_type, saturate), operands)]
 
 
 def _inverses(array: Array, prime: int) -> Array:
     number = int(array) % prime
-    return reduced(np.array(float(inverse(number, prime) if number else 0)), prime)
+    return remainder(np.array(float(inverse(number, prime) if number else 0)), prime)
 
 
 QUANTIZATION: Mapping[str, Meaning] = {
