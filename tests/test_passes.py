@@ -20,9 +20,8 @@ import pytest
 
 from tests.running import LEVELS, opened
 from tests.shared import ROOT
-from widthfold_onnx import CheckFailedError
+from widthfold_onnx import CheckFailedError, WidthFold
 from widthfold_onnx.evidence.exact_kernels import with_exact_products
-from widthfold_onnx.passes import WidthFold
 from widthfold_onnx.rewrite.rewriting import Rewriting
 
 MODELS = ROOT / "models"

@@ -21,12 +21,24 @@ from widthfold_onnx.errors import (
 )
 
 if _TYPE_CHECKING:
-    from widthfold_onnx.api import Result, apply, fold, inspect, optimize, plan, tune, verify
+    from widthfold_onnx.api import (
+        Result,
+        WidthFold,
+        apply,
+        fold,
+        inspect,
+        optimize,
+        plan,
+        tune,
+        verify,
+    )
     from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
     from widthfold_onnx.rewrite.plan import Plan
 
 _ON_FIRST_USE = {
-    "api": ("Result", "apply", "fold", "inspect", "optimize", "plan", "tune", "verify"),
+    "api": (
+        *("Result", "WidthFold", "apply", "fold", "inspect", "optimize", "plan", "tune", "verify"),
+    ),
     "results": ("InspectReport", "OptimizeReport", "TuneReport", "VerifyReport"),
     "rewrite.plan": ("Plan",),
 }
@@ -45,6 +57,7 @@ __all__ = [
     "UnverifiedError",
     "UsageError",
     "VerifyReport",
+    "WidthFold",
     "WidthfoldError",
     "apply",
     "fold",
