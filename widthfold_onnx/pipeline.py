@@ -44,7 +44,7 @@ from widthfold_onnx.rewrite.plan import Plan, read_plan
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.runtime.environment import other_runtime
 from widthfold_onnx.runtime.inputs.cases import cases, reported, with_cases
-from widthfold_onnx.runtime.inputs.recorded import stored_sizes
+from widthfold_onnx.runtime.inputs.stored import stored_sizes
 from widthfold_onnx.runtime.session import ports_of
 from widthfold_onnx.tuning.search import search
 from widthfold_onnx.tuning.store import Store

@@ -17,7 +17,7 @@ from tests.small_models import MODELS
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence import runs
 from widthfold_onnx.evidence.runs import LABEL, attempt, filling_set, run_once
-from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.runtime.provider_traits import Level
 
 SHAPE = (1, 4, 32, 64)

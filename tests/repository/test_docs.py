@@ -16,7 +16,7 @@ from tests.shared import ROOT
 from tests.small_models import TWO_LAYERS, build, save
 from widthfold_onnx.model import loader
 from widthfold_onnx.model.proto import functions, tensors
-from widthfold_onnx.runtime.inputs import recorded
+from widthfold_onnx.runtime.inputs import stored
 from widthfold_onnx.tuning.effort import SPENDING
 
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
@@ -64,7 +64,7 @@ def test_the_limits_of_untrusted_models_are_those_of_the_code() -> None:
         "fields; messages of any kind": f"{loader.MAX_FIELDS:,}; {loader.MAX_MESSAGES:,}",
         "nodes once local functions are inlined": f"{functions.MAX_INLINED_NODES:,}",
         "dims of a tensor": f"{tensors.MAX_RANK}",
-        "bytes of one set of stored inputs": f"{recorded.MAX_INPUT_BYTES >> 30}",
+        "bytes of one set of stored inputs": f"{stored.MAX_INPUT_BYTES >> 30}",
     }
     assert loader.MAX_TENSORS == loader.MAX_NODES
 

@@ -35,8 +35,8 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Progress, RuntimeOptions, Shapes, Step, VerifyOptions, silent
 from widthfold_onnx.rules.quantization import before_moves
 from widthfold_onnx.runtime.inputs.cases import MAX_SMALL
+from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.runtime.inputs.input_sets import InputSets, input_sets
-from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import Session, open_session
 from widthfold_onnx.text import printable

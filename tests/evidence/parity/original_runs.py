@@ -7,8 +7,8 @@ from pathlib import Path
 
 from widthfold_onnx.evidence.parity.original_runs import OriginalRuns
 from widthfold_onnx.options import VerifyOptions, silent
+from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.runtime.inputs.input_sets import InputSets
-from widthfold_onnx.runtime.inputs.recorded import InputSet
 
 
 def planted_runs(model: Path, options: VerifyOptions, sets: Sequence[InputSet]) -> OriginalRuns:

@@ -21,7 +21,7 @@ from widthfold_onnx.evidence.parity.judgement import Findings, compare_as_deploy
 from widthfold_onnx.evidence.runs import Runs
 from widthfold_onnx.evidence.saturation import may_saturate
 from widthfold_onnx.options import DELIVERY, AxisName, FoldOptions, Provider, VerifyOptions
-from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.runtime.kernels import u8s8_error
 from widthfold_onnx.runtime.providers import PRECISION
 

@@ -31,7 +31,7 @@ from widthfold_onnx.evidence.parity.outputs import (
 from widthfold_onnx.evidence.parity.truth import usable_truths
 from widthfold_onnx.evidence.runs import Runs
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
-from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.runtime.inputs.feeds import InputSet
 
 TRUTH = np.array([1.0, 0.25])
 EPS = float(np.finfo(np.float32).eps)

@@ -10,7 +10,7 @@ from tests.evidence.parity.original_runs import planted_runs
 from tests.folding import optimize
 from widthfold_onnx.evidence import exact_kernels
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
-from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.runtime.provider_traits import Level
 
 OPTIONS = VerifyOptions(provider=Provider.CPU, seeds=3, truth_budget=0)

@@ -12,7 +12,7 @@ from widthfold_onnx import verify
 from widthfold_onnx.evidence.parity.original_runs import shake, shaken, shaken_input, steps_of
 from widthfold_onnx.evidence.runs import attempt
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.runtime.provider_traits import Level
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>

@@ -12,7 +12,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.parity import truth
 from widthfold_onnx.evidence.parity.truth import evaluate, true_outputs
 from widthfold_onnx.evidence.proof.float64 import widen
-from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.runtime.inputs.feeds import InputSet
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 

@@ -18,13 +18,13 @@ from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import ANY_SIZE, FoldOptions, Provider, RuntimeOptions, VerifyOptions
 from widthfold_onnx.runtime.inputs import sizes as sizes_module
 from widthfold_onnx.runtime.inputs.input_sets import random_sets, timed_inputs
-from widthfold_onnx.runtime.inputs.recorded import stored_sizes
 from widthfold_onnx.runtime.inputs.sizes import (
     assumption_report,
     find_sizes,
     input_dimensions,
     runs_at,
 )
+from widthfold_onnx.runtime.inputs.stored import stored_sizes
 from widthfold_onnx.runtime.session import Port, Session, open_session, ports_of
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'

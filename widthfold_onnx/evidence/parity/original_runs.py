@@ -37,8 +37,8 @@ from widthfold_onnx.model.proto.walk import operator_of, subgraphs
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Progress, VerifyOptions
 from widthfold_onnx.runtime.inputs.cases import MAX_SMALL
+from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.runtime.inputs.input_sets import InputSets
-from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.text import printable
 

@@ -30,7 +30,7 @@ from widthfold_onnx.evidence.parity.outputs import (
 from widthfold_onnx.evidence.proof.float64 import evaluator
 from widthfold_onnx.model.loader import load_with_data
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.text import printable
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Make or read the inputs of a model: recorded, random, and their sizes.
+"""Make or read the inputs of a model: stored sets, random sets, and their sizes.
 
 `runtime` and everything above import it.
 """

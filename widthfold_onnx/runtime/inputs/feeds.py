@@ -1,12 +1,13 @@
-"""Draw random inputs of every element type, and floats of several distributions.
+"""Define a set of inputs, and draw random inputs of every element type.
 
-Each distribution shows faults that the others hide.
+Floats are of several distributions: each shows faults that the others hide.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
@@ -23,6 +24,23 @@ SPREAD = 1e-3
 
 DECADES = (-6.0, 2.0)
 """Powers of ten between which magnitudes lie; float16 holds both ends."""
+
+
+@dataclass(frozen=True)
+class InputSet:
+    """One set of inputs.
+
+    Attributes:
+        label: its name in messages: a file or folder name, escaped, or "seed 0, normal".
+        feeds: array by input name.
+        expected: outputs in graph order, () where none are stored.
+        random: whether it is random, not stored.
+    """
+
+    label: str
+    feeds: dict[str, Array]
+    expected: tuple[Array, ...] = ()
+    random: bool = False
 
 
 class Distribution(StrEnum):

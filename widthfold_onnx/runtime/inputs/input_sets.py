@@ -14,8 +14,12 @@ from pathlib import Path
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Provider, Shapes, Sizes, VerifyOptions
 from widthfold_onnx.runtime.inputs.cases import shown_values
-from widthfold_onnx.runtime.inputs.feeds import Distribution, distribution_of, random_feeds
-from widthfold_onnx.runtime.inputs.recorded import InputSet, stored_feeds
+from widthfold_onnx.runtime.inputs.feeds import (
+    Distribution,
+    InputSet,
+    distribution_of,
+    random_feeds,
+)
 from widthfold_onnx.runtime.inputs.sizes import (
     any_shapes,
     find_shapes,
@@ -25,6 +29,7 @@ from widthfold_onnx.runtime.inputs.sizes import (
     second_compared_shapes,
     with_batch,
 )
+from widthfold_onnx.runtime.inputs.stored import stored_feeds
 from widthfold_onnx.runtime.provider_traits import traits_of
 from widthfold_onnx.runtime.session import Feeds, Session
 from widthfold_onnx.system import last_cache_bytes

@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.runtime.inputs import recorded
-from widthfold_onnx.runtime.inputs.recorded import stored_feeds
+from widthfold_onnx.runtime.inputs import stored
+from widthfold_onnx.runtime.inputs.stored import stored_feeds
 from widthfold_onnx.runtime.session import Port
 from widthfold_onnx.system import peak_bytes
 
@@ -110,7 +110,7 @@ def test_a_header_that_declares_8_tib_costs_nothing(tmp_path, name, content):
 
 
 def test_what_is_unpacked_is_counted_together(tmp_path, monkeypatch):
-    monkeypatch.setattr(recorded, "MAX_INPUT_BYTES", 410)
+    monkeypatch.setattr(stored, "MAX_INPUT_BYTES", 410)
     path = tmp_path / "in.npz"
     path.write_bytes(zipped(x=header((20,)) + b"a" * 80, y=header((20,)) + b"b" * 80))
     assert "more than 410 bytes" in refused(path, XY)
@@ -123,7 +123,7 @@ def test_what_is_unpacked_is_counted_together(tmp_path, monkeypatch):
 
 
 def test_a_member_that_lies_about_its_size_is_not_unpacked_further(tmp_path, monkeypatch):
-    monkeypatch.setattr(recorded, "MAX_INPUT_BYTES", 1000)
+    monkeypatch.setattr(stored, "MAX_INPUT_BYTES", 1000)
     content = zipped(x=header((30000, 3)) + bytes(360000))
     path = tmp_path / "in.npz"
     path.write_bytes(content.replace(struct.pack("<I", 360128), struct.pack("<I", 500)))

@@ -10,7 +10,6 @@ import math
 import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from onnx import TensorProto, numpy_helper
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Sizes
+from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.runtime.session import Port
 from widthfold_onnx.text import printable
 
@@ -32,23 +32,6 @@ _FAULTS = (
     *(zipfile.BadZipFile, DecodeError),
 )
 """What a file raises that cannot be read; what does not fit the model is a ValueError here."""
-
-
-@dataclass(frozen=True)
-class InputSet:
-    """One set of inputs.
-
-    Attributes:
-        label: its name in messages: a file or folder name, escaped, or "seed 0, normal".
-        feeds: array by input name.
-        expected: outputs in graph order, () where none are stored.
-        random: whether it is random, not stored.
-    """
-
-    label: str
-    feeds: dict[str, Array]
-    expected: tuple[Array, ...] = ()
-    random: bool = False
 
 
 def stored_feeds(path: Path, inputs: Sequence[Port]) -> list[InputSet]:
