@@ -38,7 +38,7 @@ from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.sizes import find_shapes
 from widthfold_onnx.runtime.intervals import speed_verdict
 from widthfold_onnx.runtime.session import open_session
-from widthfold_onnx.tuning.search.timers import ratio_over_processes
+from widthfold_onnx.tuning.search.timers import time_over_processes
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "models"
@@ -119,7 +119,7 @@ def compare(model: Path, other: Path, options: VerifyOptions) -> dict[str, Any]:
         figures = (timing.speedup, timing.low, timing.high, timing.control)
         verdict = timing.verdict
     else:
-        ((measurement,),) = ratio_over_processes(model, other, options, [None])
+        ((measurement,),) = time_over_processes(model, other, options, [None])
         figures = (measurement.ratio, measurement.low, measurement.high, measurement.control)
         verdict = speed_verdict(measurement.low, measurement.high, measurement.control)
     named = zip(("ratio", "low", "high", "control"), figures, strict=True)

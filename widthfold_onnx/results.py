@@ -50,6 +50,16 @@ class Gain(ReportPart, kw_only=True, frozen=True):
     pairs: int
     predicted: bool = False
 
+    @property
+    def is_surely_faster(self) -> bool:
+        """True if the new one surely takes less time."""
+        return self.low > 1
+
+    @property
+    def is_surely_slower(self) -> bool:
+        """True if the new one surely takes more time."""
+        return self.high < 1
+
 
 class SizeGain(ReportPart, kw_only=True, frozen=True):
     """The gain of the whole model at one size.

@@ -61,7 +61,7 @@ def test_what_was_tuned_is_not_measured_by_optimize(
     with Store(options.store) as store:
         assert len(list(store.items())) == row.measured
     monkeypatch.setattr(bench_module, "race", hopeless)
-    monkeypatch.setattr(trials, "ratio_of_levels", slow_at_extended)
+    monkeypatch.setattr(trials, "time_levels", slow_at_extended)
     found = optimize(SIGNAL, None, EVERY_FORM, search_options=options).search
     assert found is not None
     # One of them has the least predicted cost in the whole model.

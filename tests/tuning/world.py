@@ -25,7 +25,7 @@ from widthfold_onnx.tuning import store as store_module
 from widthfold_onnx.tuning.measurement import AS_IS, CandidateResult, Measurement
 from widthfold_onnx.tuning.search import context as context_module
 from widthfold_onnx.tuning.search import trials
-from widthfold_onnx.tuning.search.timers import ratio_in_process, ratio_of_levels, ratios_to
+from widthfold_onnx.tuning.search.timers import time_in_process, time_in_turn, time_levels
 from widthfold_onnx.tuning.successive_halving import Start, race
 
 WHOLE = 10.0
@@ -124,17 +124,17 @@ class World:
     def _trial(self, timer: partial, options, sizes) -> Iterator[list[Measurement | None]]:
         """Stand in for the functions that time whole models at sizes."""
         models, function, level = timer.args, timer.func, timer.keywords.get("level")
-        if function is not ratio_of_levels:
+        if function is not time_levels:
             self.levels.append((function, level))
-        if function is ratio_of_levels:
+        if function is time_levels:
             yield [self._timed(WHOLE, WHOLE / self.level_ratio, "all", "extended")]
-        elif function is ratios_to:
+        elif function is time_in_turn:
             yield from self._turns(*models, options, sizes)
         else:
             for shapes in sizes:
                 result = self._contest(*models, options, shapes)
                 yield [result]
-                if function is ratio_in_process and result.high < 1:
+                if function is time_in_process and result.high < 1:
                     return
 
     def _turns(

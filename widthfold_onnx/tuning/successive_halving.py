@@ -124,6 +124,7 @@ def race(
     for index, workload in enumerate(workloads):
         if index and time.perf_counter() > end:
             break
+        # The workload counts twice, so that the last one gets all the time left, and no more.
         part = MAX_PART_RATIO * _need(workload) / sum(map(_need, [workload, *workloads[index:]]))
         send(Start(workload.subject, AS_IS))
         original = random_run(workload.model, options.setting)

@@ -17,7 +17,7 @@ from tests.tuning.world import folded
 from widthfold_onnx.options import Companion, Effort
 from widthfold_onnx.rewrite import exchange
 from widthfold_onnx.runtime.provider_traits import Level
-from widthfold_onnx.tuning.search.timers import ratio_over_processes
+from widthfold_onnx.tuning.search.timers import time_over_processes
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def test_each_is_taken_for_what_it_saves(
     counts = report.summary
     assert (counts.exchanged, counts.folded) == ("prelu" in expected, len(expected - {"prelu"}))
     assert counts.changes == bool(expected)
-    finals = {level for timer, level in here.levels if timer is ratio_over_processes}
+    finals = {level for timer, level in here.levels if timer is time_over_processes}
     # With a companion the levels of another model than the original were timed.
     assert finals == {None if "prelu" in expected else Level.ALL}
 

@@ -45,7 +45,7 @@ from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import open_session
 from widthfold_onnx.tuning.search import trials
 from widthfold_onnx.tuning.search.context import SearchContext
-from widthfold_onnx.tuning.search.timers import ratio_in_process, ratios_to
+from widthfold_onnx.tuning.search.timers import time_in_process, time_in_turn
 from widthfold_onnx.tuning.search.trials import Trials
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.targets import load_target
@@ -267,7 +267,7 @@ def test_the_other_trials_are_of_one_plan_each_as_well(
 
 @pytest.mark.processes
 def test_a_model_that_hangs_is_lost(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "ratio_in_process", sleeping)
+    monkeypatch.setattr(trials, "time_in_process", sleeping)
     monkeypatch.setattr(trials, "HANG_SECONDS", 1.0)
     with Store(None) as store:
         builder = Builder(model, store)
@@ -297,7 +297,7 @@ def test_parts_of_a_plan_are_timed_in_turn_with_it(
     asked: list[int] = []
 
     def spy(send_each, timer: partial, *args, **more):
-        asked.append(len(timer.args[1]) if timer.func is ratios_to else 0)
+        asked.append(len(timer.args[1]) if timer.func is time_in_turn else 0)
         return world.isolated(send_each, timer, *args, **more)
 
     monkeypatch.setattr(trials, "isolated", spy)
@@ -330,7 +330,7 @@ def test_trials_at_one_level_answer_for_no_others(model: Path, world: World) -> 
     assert world.levels == [
         (function, level)
         for level in (Level.ALL, None)
-        for function in (ratio_in_process, ratios_to)
+        for function in (time_in_process, time_in_turn)
     ]
 
 

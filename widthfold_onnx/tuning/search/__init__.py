@@ -120,21 +120,23 @@ def _race(trials: Trials, draft: Plan) -> Races:
     reading = drafting.reading(draft)
     layers = Layers.of(reading, drafting.fold_options, context.sizes[0], context.target)
     first = LevelSearch(draft, layers, trials.bench)
-    drafted = None
+    all_to_extended = None
     interrupted = False
     level_searches = [first]
     try:
         has_levels = Level.EXTENDED in traits_of(search_options.provider).levels
         if layers.workloads and has_levels:
             trials.on_progress(Step("timing the model at the levels of the runtime"))
-            drafted = trials.level_ratio(draft)
-        if drafted is not None and drafted.status == "ok":
-            level_searches = [replace(first, seconds=drafted.seconds * drafted.ratio)]
-            if MAX_LEVEL_RATIO * drafted.ratio > 1:
+            all_to_extended = trials.level_ratio(draft)
+        if all_to_extended is not None and all_to_extended.status == "ok":
+            extended_seconds = all_to_extended.seconds
+            all_seconds = extended_seconds * all_to_extended.ratio
+            level_searches = [replace(first, seconds=all_seconds)]
+            if extended_seconds < MAX_LEVEL_RATIO * all_seconds:
                 layers_at_extended = layers.at(context.target.without_blocked_kernels())
                 bench = trials.bench.at(Level.EXTENDED)
                 level_searches.append(
-                    LevelSearch(draft, layers_at_extended, bench, drafted.seconds)
+                    LevelSearch(draft, layers_at_extended, bench, extended_seconds)
                 )
         if search_options.measure:
             seconds = search_options.time_budget or trials.spending.race
@@ -143,7 +145,7 @@ def _race(trials: Trials, draft: Plan) -> Races:
                 level_search.measure(Budget(share), trials.on_progress)
     except KeyboardInterrupt:
         interrupted = True
-    return Races(sorted(level_searches, key=LevelSearch.estimate), drafted, interrupted)
+    return Races(sorted(level_searches, key=LevelSearch.estimate), all_to_extended, interrupted)
 
 
 def _only_level(races: Races, context: SearchContext) -> Level | None:
@@ -151,7 +153,7 @@ def _only_level(races: Races, context: SearchContext) -> Level | None:
 
     The levels were timed at the first size alone, so several sizes leave it open.
     """
-    drafted = races.drafted
-    if drafted is None or drafted.status != "ok" or len(context.sizes) > 1:
+    ratio = races.all_to_extended
+    if ratio is None or ratio.status != "ok" or len(context.sizes) > 1:
         return None
-    return Level.ALL if MAX_LEVEL_RATIO * drafted.high < 1 else None
+    return Level.ALL if MAX_LEVEL_RATIO * ratio.high < 1 else None

@@ -142,12 +142,13 @@ class Races(NamedTuple):
 
     Attributes:
         level_searches: of the levels at which layers raced, the most promising one first.
-        drafted: time of the drafted model at level ALL / at EXTENDED; None if it was not timed.
+        all_to_extended: time of the drafted model at level ALL / at EXTENDED; None if it was not
+            timed.
         interrupted: whether the caller ended the races.
     """
 
     level_searches: Sequence[LevelSearch]
-    drafted: Measurement | None
+    all_to_extended: Measurement | None
     interrupted: bool
 
 

@@ -147,7 +147,7 @@ class SearchOutcome:
         options, context, races = self.trials.search_options, self.trials.context, self.races
         final, workloads = self.finals[0], self.level_search.layers.workloads
         best = [self.level_search.best(subject) for subject in workloads]
-        last = final or races.drafted
+        last = final or races.all_to_extended
         return SearchReport(
             provider=options.provider.value,
             threads=options.threads,
@@ -166,7 +166,7 @@ class SearchOutcome:
             bar=0.0 if final is None else noise(final.control),
             failure="" if final is None else final.reason,
             note="" if last is None else last.note,
-            original_setting=final.original_setting if final else _fastest(races.drafted),
+            original_setting=final.original_setting if final else _fastest(races.all_to_extended),
             folded_setting=_setting(final) if accepted else "",
         )
 
@@ -205,11 +205,12 @@ def _unmeasured(races: Races) -> set[str]:
     return races.level_searches[0].layers.subjects_of(pending)
 
 
-def _fastest(drafted: Measurement | None) -> str:
+def _fastest(all_to_extended: Measurement | None) -> str:
     """Return the level at which the model of the draft is fastest; "" if it was not timed."""
-    if drafted is None:
+    if all_to_extended is None:
         return ""
-    return drafted.setting if drafted.ratio > 1 else drafted.original_setting
+    is_slower_at_all = all_to_extended.ratio > 1
+    return all_to_extended.setting if is_slower_at_all else all_to_extended.original_setting
 
 
 def _setting(final: Measurement | None) -> str:

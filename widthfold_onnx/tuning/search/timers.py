@@ -42,7 +42,7 @@ Results = Iterator[Sequence[Measurement | None]]
 """Measurements of candidates by size; None for a candidate that an earlier size has decided."""
 
 Timer = Callable[[VerifyOptions, Sequence[Shapes]], Results]
-"""A function below with its model files."""
+"""A function of this module, bound to its model files."""
 
 
 def send_each(
@@ -60,7 +60,7 @@ def send_each(
         send(results)
 
 
-def ratio_over_processes(
+def time_over_processes(
     original: Path,
     rewritten: Path,
     options: VerifyOptions,
@@ -84,7 +84,7 @@ def ratio_over_processes(
         yield [_at_settings(measurement, choice.settings, choice.advice)]
 
 
-def ratio_in_process(
+def time_in_process(
     original: Path,
     rewritten: Path,
     options: VerifyOptions,
@@ -127,11 +127,11 @@ def ratio_in_process(
             is_warm=True,
         )
         yield [_at_settings(measurement, setting_times.best_settings, setting_times.advice)]
-        if measurement.high < 1:
+        if measurement.is_surely_slower:
             return
 
 
-def ratios_to(
+def time_in_turn(
     model: Path,
     others: Sequence[Path],
     kinds: Sequence[Distribution],
@@ -181,13 +181,13 @@ def ratios_to(
                 ratios = ratios_in_turn(sides, inputs, options, options.time_budget / len(kinds))
                 ratio_of = dict(zip(numbers, ratios, strict=True))
             results += [ratio_of.get(number) for number in range(len(others))]
-            undecided[kind] = [number for number in numbers if ratio_of[number].high >= 1]
+            undecided[kind] = [n for n in numbers if not ratio_of[n].is_surely_slower]
         yield results
         if not any(undecided.values()):
             return
 
 
-def ratio_of_levels(
+def time_levels(
     model: Path, options: VerifyOptions, sizes: Sequence[Shapes]
 ) -> Iterator[list[Measurement]]:
     """Time a model at both levels of its provider against each other, in this process.

@@ -34,11 +34,11 @@ from widthfold_onnx.tuning.search.context import SearchContext
 from widthfold_onnx.tuning.search.timers import (
     Results,
     Timer,
-    ratio_in_process,
-    ratio_of_levels,
-    ratio_over_processes,
-    ratios_to,
     send_each,
+    time_in_process,
+    time_in_turn,
+    time_levels,
+    time_over_processes,
 )
 
 HANG_SECONDS = 600.0
@@ -106,7 +106,7 @@ class Trials:
         """
         of_size = seconds / len(self._trial_sizes)
         candidate, plans = _candidate(base, plan, **self._conditions), (base, plan)
-        timer = partial(ratio_in_process, level=self.level)
+        timer = partial(time_in_process, level=self.level)
         return over_sizes(self._results(self._trial_sizes, candidate, timer, of_size, *plans))
 
     def ratios_to(
@@ -143,7 +143,7 @@ class Trials:
                 for i in chunk
             ]
             files = [self._file(others[i]) for i in chunk]
-            timer = partial(ratios_to, self._file(plan), files, kinds, level=self.level)
+            timer = partial(time_in_turn, self._file(plan), files, kinds, level=self.level)
             return self._run(open_trials, timer, of_size, share=len(chunk) / len(untimed))
 
         for start in range(0, len(untimed), MAX_MODELS_IN_MEMORY):
@@ -161,7 +161,7 @@ class Trials:
     def level_ratio(self, plan: Plan) -> Measurement | None:
         """Time one model on the CPU at the first size: at level ALL / at level EXTENDED."""
         candidate = canonical({"of": plan.digest, "than": Level.ALL, "is": Level.EXTENDED})
-        (measurement,) = self._results([0], candidate, ratio_of_levels, self.spending.probe, plan)
+        (measurement,) = self._results([0], candidate, time_levels, self.spending.probe, plan)
         return measurement
 
     def final(self, plan: Plan) -> list[Measurement | None]:
@@ -175,7 +175,7 @@ class Trials:
             By size, as `compare` does.
         """
         candidate, plans, seconds = _final_candidate(plan), (EMPTY, plan), self.spending.final
-        timer = partial(ratio_over_processes, level=self.level)
+        timer = partial(time_over_processes, level=self.level)
         return [
             measurement
             for size in range(len(self.context.sizes))  # each by itself: one may crash
@@ -333,7 +333,7 @@ def over_sizes(trials: Sequence[Measurement | None]) -> Measurement | None:
 
 def ends_trials(trial: Measurement | None) -> bool:
     """Check whether no later size can change the answer: it is unknown, or surely slower."""
-    return trial is None or trial.high < 1
+    return trial is None or trial.is_surely_slower
 
 
 def gains_over_sizes(finals: Sequence[Measurement | None]) -> bool:
