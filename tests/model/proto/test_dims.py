@@ -6,7 +6,15 @@ import onnx
 import pytest
 from onnx import helper
 
-from widthfold_onnx.model.proto.dims import Dimensions, declare, declared, dims_of, symbol_of
+from widthfold_onnx.errors import UsageError
+from widthfold_onnx.model.proto.dims import (
+    Dimensions,
+    check_shapes,
+    declare,
+    declared,
+    dims_of,
+    symbol_of,
+)
 
 
 def value(dims: list[int | str | None] | None) -> onnx.ValueInfoProto:
@@ -78,3 +86,26 @@ def test_sizes_take_the_place_of_open_extents_alone() -> None:
     declare(inputs, {"x0": (2, 5, 11), "x1": (13, 17), "x2": (7,), "elsewhere": (1,)})
     assert [dims_of(each) for each in inputs] == [(2, 3, 11), (13, 17), (7, 2)]
     assert not inputs[0].type.tensor_type.shape.dim[0].dim_param
+
+
+INPUTS = {"x": ("N", 3, None), "y": ("N",), "s": (), "unknown": None}
+
+
+def test_shapes_that_fit() -> None:
+    check_shapes(INPUTS, {"x": (2, 3, 5), "y": (2,), "s": (), "unknown": (7, 11)})
+
+
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [
+        ({"z": (1,)}, "names z, which is no input; there are: x, y, s, unknown"),
+        ({"x": (2, 3)}, r"x is declared N,3,\?, not 2,3"),
+        ({"x": (2, 4, 5)}, r"x is declared N,3,\?, not 2,4,5"),
+        ({"s": (1,)}, "s is declared a scalar, not 1"),
+        ({"x": (2, 3, 5), "y": (3,)}, "y has a size 3 where N is 2: .* one size to each name"),
+        ({"unknown": (1 << 20, 1 << 20, 2)}, "unknown more elements than memory has"),
+    ],
+)
+def test_a_shape_that_does_not_fit_is_named(shapes: dict[str, tuple[int, ...]], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        check_shapes(INPUTS, shapes)

@@ -39,8 +39,8 @@ def test_several_elements_of_a_value_are_an_extent():
     ("fixed", "words"),
     [
         ({"picture": (1,)}, "picture, which is no input; there are: image"),
-        ({"image": (1, 3)}, "2 dimensions; the model has 4"),
-        ({"image": (1, 4, 8, 8)}, "size 4 where 3 holds"),
+        ({"image": (1, 3)}, "image is declared N,3,H,W, not 1,3"),
+        ({"image": (1, 4, 8, 8)}, "image is declared N,3,H,W, not 1,4,8,8"),
     ],
 )
 def test_a_fixed_shape_must_fit(fixed, words):

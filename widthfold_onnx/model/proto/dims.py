@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from typing import Self
 import onnx
 
 from widthfold_onnx.arrays import Dims
+from widthfold_onnx.errors import UsageError
+from widthfold_onnx.text import printable
 
 _ANONYMOUS = re.compile(r"|\?|-1|None|unk__\d+")
 """Names that exporters give to every dimension without a name: two of them may differ in size."""
@@ -157,3 +160,52 @@ def declared(value: onnx.ValueInfoProto) -> tuple[int | str | None, ...]:
         symbol_of(dim.dim_param) if extent is None else extent
         for dim, extent in zip(dims, extents, strict=True)
     )
+
+
+MAX_ELEMENTS = 1 << 40
+"""Elements of the largest input that a caller may name; numpy cannot count the bytes of more."""
+
+
+def check_shapes(
+    declared_dims: Mapping[str, Sequence[int | str | None] | None],
+    shapes: Mapping[str, Sequence[int]],
+) -> None:
+    """Check that shapes of a caller fit the inputs, and give one extent to each symbol.
+
+    Args:
+        declared_dims: by input, as `declared` returns them; None where the rank is not known.
+        shapes: whole shapes by input.
+
+    Raises:
+        UsageError: a shape does not fit.
+    """
+    extents: dict[str, int] = {}
+    for name, shape in shapes.items():
+        if name not in declared_dims:
+            names = ", ".join(map(printable, declared_dims)) or "none"
+            raise UsageError(
+                f"--input-shape names {printable(name)}, which is no input; there are: {names}"
+            )
+        if math.prod(shape) > MAX_ELEMENTS:
+            raise UsageError(f"--input-shape gives {printable(name)} more elements than memory has")
+        dims = declared_dims[name]
+        if dims is None:
+            continue
+        if len(dims) != len(shape) or any(
+            isinstance(dim, int) and dim != extent for dim, extent in zip(dims, shape, strict=True)
+        ):
+            raise UsageError(
+                f"--input-shape: {printable(name)} is declared {_shown(dims)}, not {_shown(shape)}"
+            )
+        for dim, extent in zip(dims, shape, strict=True):
+            if isinstance(dim, str) and extents.setdefault(dim, extent) != extent:
+                raise UsageError(
+                    f"{printable(name)} has a size {extent} where {printable(dim)} is "
+                    f"{extents[dim]}: --input-shape and --inputs give one size to each name of a "
+                    "dimension"
+                )
+
+
+def _shown(dims: Sequence[int | str | None]) -> str:
+    """Show extents as `--input-shape` writes them; "?" is an open one without a name."""
+    return ",".join("?" if dim is None else printable(str(dim)) for dim in dims) or "a scalar"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, repeat
@@ -23,9 +23,8 @@ import onnx
 from onnx import TensorProto, helper
 
 from widthfold_onnx.arrays import Array, Dims
-from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.proto.constant_folding import literal
-from widthfold_onnx.model.proto.dims import declared
+from widthfold_onnx.model.proto.dims import check_shapes, declared
 from widthfold_onnx.model.proto.functions import FunctionKey, call_key, function_key
 from widthfold_onnx.model.proto.scope import NameScope, function_scope, graph_scope
 from widthfold_onnx.model.proto.walk import (
@@ -47,7 +46,6 @@ from widthfold_onnx.model.shapes.fact import (
 )
 from widthfold_onnx.model.shapes.inference import infer_node, rank_by_weight
 from widthfold_onnx.options import Shapes
-from widthfold_onnx.text import printable
 
 Facts = Mapping[str, Fact]
 
@@ -115,25 +113,9 @@ def inputs_of(proto: onnx.ModelProto, assumed: Shapes) -> dict[str, Fact]:
     """
     values = {value.name: value for value in inputs(proto)}
     facts = {name: of_type(value.type) for name, value in values.items()}
-    for name, shape in assumed.items():
-        if name not in facts:
-            names = ", ".join(printable(n) for n in facts)
-            raise UsageError(f"--input-shape: no input {printable(name)}; inputs are {names}")
-        dims = facts[name].dims
-        pairs = [] if dims is None else zip(dims, shape, strict=False)
-        is_ranked = dims is None or len(dims) == len(shape)
-        if not is_ranked or any(extent not in (None, size) for extent, size in pairs):
-            raise UsageError(
-                f"--input-shape: {printable(name)} is declared "
-                f"{_shown(declared(values[name]))}, not {_shown(shape)}"
-            )
-        facts[name] = Fact(facts[name].element_type, tuple(shape))
-    return facts
-
-
-def _shown(dims: Iterable[int | str | None]) -> str:
-    """Show extents as `--input-shape` writes them; "?" is an open one without a name."""
-    return ",".join("?" if dim is None else printable(str(dim)) for dim in dims) or "a scalar"
+    dims = {n: None if facts[n].dims is None else declared(value) for n, value in values.items()}
+    check_shapes(dims, assumed)
+    return facts | {n: Fact(facts[n].element_type, tuple(shape)) for n, shape in assumed.items()}
 
 
 MAX_ELEMENTS = 1 << 22

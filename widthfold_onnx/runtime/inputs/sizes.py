@@ -18,7 +18,7 @@ from itertools import product, starmap
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.model.proto.dims import DimensionKey, Dimensions
+from widthfold_onnx.model.proto.dims import DimensionKey, Dimensions, check_shapes
 from widthfold_onnx.options import Provider, RuntimeOptions, Shapes, Sizes, Values
 from widthfold_onnx.results import AssumedSizes
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
@@ -63,9 +63,6 @@ MAX_TIMED_ELEMENTS = 1 << 20
 MAX_TIMED_SECONDS = 0.1
 """Longest run at a large size that is not asked for: a trial takes at least sixty runs of both."""
 
-MAX_ASKED_ELEMENTS = 1 << 40
-"""Largest input that a caller may ask for; beyond it numpy cannot even count the bytes."""
-
 
 def input_dimensions(inputs: Sequence[Port], demanded: Shapes) -> Dimensions:
     """Return the dimensions of inputs; the caller may fix some.
@@ -79,7 +76,8 @@ def input_dimensions(inputs: Sequence[Port], demanded: Shapes) -> Dimensions:
     """
     valued = {p.name: (len(p.value),) for p in inputs if len(p.value) > 1 and len(p.dims) == 1}
     demanded = {**valued, **demanded}
-    _check_shapes(inputs, demanded)
+    # The runtime shows a scalar and a tensor of unknown rank alike.
+    check_shapes({port.name: port.dims or None for port in inputs}, demanded)
     return Dimensions.of({port.name: port.dims for port in inputs}, demanded)
 
 
@@ -116,40 +114,6 @@ def batch_one_shapes(inputs: Sequence[Port], demanded: Shapes) -> Shapes:
                 f"them out; pass --input-shape {printable(name)}:SIZE,..."
             )
     return dims.shapes(dict.fromkeys(dims.open_dims, 1))
-
-
-def _check_shapes(inputs: Sequence[Port], demanded: Shapes) -> None:
-    """Refuse demanded shapes that do not fit the inputs, or give a symbol two extents."""
-    ports = {port.name: port for port in inputs}
-    extents: dict[str, int] = {}
-    for name, shape in demanded.items():
-        port = ports.get(name)
-        if port is None:
-            raise UsageError(
-                f"--input-shape names {printable(name)}, which is no input; there are: "
-                f"{', '.join(printable(item) for item in ports) or 'none'}"
-            )
-        if port.dims and len(port.dims) != len(shape):
-            raise UsageError(
-                f"--input-shape gives {printable(name)} {len(shape)} dimensions; "
-                f"the model has {len(port.dims)}"
-            )
-        if math.prod(shape) > MAX_ASKED_ELEMENTS:
-            raise UsageError(f"--input-shape gives {printable(name)} more elements than memory has")
-        for dim, extent in zip(port.dims, shape, strict=bool(port.dims)):
-            if dim is None:
-                continue
-            if isinstance(dim, int):
-                if dim != extent:
-                    raise UsageError(
-                        f"--input-shape gives {printable(name)} a size {extent} where {dim} holds"
-                    )
-            elif extents.setdefault(dim, extent) != extent:
-                raise UsageError(
-                    f"{printable(name)} has a size {extent} where {printable(dim)} is "
-                    f"{extents[dim]}: --input-shape and --inputs give one size to each name of a "
-                    "dimension"
-                )
 
 
 def provider_and_sizes(
