@@ -20,7 +20,7 @@ class WidthfoldError(Exception):
 
 
 class CheckFailedError(WidthfoldError):
-    """The rewritten model does not compute what the original computes."""
+    """A check did not hold: the new model differs, a plan does not fit, or there is work to do."""
 
     exit_code = 1
 

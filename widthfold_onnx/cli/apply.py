@@ -6,8 +6,15 @@ from pathlib import Path
 
 import click
 
-from widthfold_onnx.cli.common import MODEL, Sectioned, guarded, leave, progress, read
-from widthfold_onnx.cli.optimize import leave_unwritten
+from widthfold_onnx.cli.common import (
+    MODEL,
+    Sectioned,
+    guarded,
+    leave,
+    leave_unwritten,
+    progress,
+    read,
+)
 from widthfold_onnx.cli.options import delivery_options, report_arguments
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.options import VerifyOptions

@@ -26,6 +26,8 @@ from widthfold_onnx.text import printable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from widthfold_onnx.results import VerifyReport
+
 INTERRUPTED = 130
 
 SECTIONS = {
@@ -192,6 +194,16 @@ def leave(message: str, code: int) -> NoReturn:
     """Print one line and exit."""
     click.echo(f"widthfold: {printable(message, 1000)}", err=True)
     raise click.exceptions.Exit(code)
+
+
+def leave_unwritten(verification: VerifyReport) -> NoReturn:
+    """Exit for a result that did not pass, and say why."""
+    error = verification.error
+    assert error is not None
+    proof = verification.proof
+    guilty = verification.saturates_further or (proof is not None and proof.verdict == "different")
+    hint = "; --skip NODE leaves a node alone" if guilty else ""
+    leave(f"OUT is not written: {error}{hint}", error.exit_code)
 
 
 def typed_command() -> str:

@@ -5,11 +5,19 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
-from widthfold_onnx.cli.common import INTERRUPTED, MODEL, Sectioned, guarded, leave, progress, read
+from widthfold_onnx.cli.common import (
+    INTERRUPTED,
+    MODEL,
+    Sectioned,
+    guarded,
+    leave,
+    leave_unwritten,
+    progress,
+    read,
+)
 from widthfold_onnx.cli.options import (
     SEARCHING,
     Help,
@@ -23,7 +31,7 @@ from widthfold_onnx.options import FoldOptions, Provider, SearchOptions, VerifyO
 from widthfold_onnx.reports.described.layers import changes
 from widthfold_onnx.reports.formats import Destinations
 from widthfold_onnx.reports.words import kinds
-from widthfold_onnx.results import OptimizeReport, VerifyReport
+from widthfold_onnx.results import OptimizeReport
 
 PREDICTING: Help = {
     "--time-budget": "Seconds for measuring layers; timing the whole model comes on top. Default: "
@@ -126,7 +134,7 @@ def _require_success(result: OptimizeReport, *, needs_fold: bool) -> None:
         leave_unwritten(result.verification)
     if needs_fold and not result.summary.changes:
         count = f"{len(result.sites)} {kinds(result.sites)} nodes"
-        leave(f"none of {count} was folded; nothing is written", NothingFoldedError.exit_code)
+        raise NothingFoldedError(f"none of {count} was folded; nothing is written")
 
 
 def _conclude(result: OptimizeReport, *, check: bool) -> None:
@@ -135,16 +143,6 @@ def _conclude(result: OptimizeReport, *, check: bool) -> None:
         leave("interrupted; decided with what had been measured", INTERRUPTED)
     if check and result.summary.changes:
         leave(changes(result.summary), CheckFailedError.exit_code)
-
-
-def leave_unwritten(verification: VerifyReport) -> NoReturn:
-    """Exit for a result that did not pass, and say why."""
-    error = verification.error
-    assert error is not None
-    proof = verification.proof
-    guilty = verification.saturates_further or (proof is not None and proof.verdict == "different")
-    hint = "; --skip NODE leaves a node alone" if guilty else ""
-    leave(f"OUT is not written: {error}{hint}", error.exit_code)
 
 
 def _advise_timing(
