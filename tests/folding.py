@@ -54,9 +54,9 @@ def read(model: onnx.ModelProto, options: FoldOptions) -> Reading:
 def rewriting(reading: Reading, options: FoldOptions, choose: Choose) -> Rewriting:
     """Settle on the forms that `choose` returns; layers that it refuses stay."""
     layers = [
-        (decision.layer, decision.form)
+        (decision.layer, decision.answer)
         for decision in decisions_of(reading, options, choose)
-        if decision.layer is not None and isinstance(decision.form, Form)
+        if decision.layer is not None and isinstance(decision.answer, Form)
     ]
     return Rewriting.of(reading.document, layers)
 

@@ -14,7 +14,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rules.enumeration import conv_forms
-from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.form import Answer
 from widthfold_onnx.rules.layers import ConvLayer, Layer
 
 
@@ -24,7 +24,7 @@ def pad_channels(model: Path, out: Path, shapes: Shapes) -> int:
     That is the advice of NVIDIA's convolution guide, the rival of every fold.
     """
 
-    def choose(layer: Layer) -> Form | Refusal:
+    def choose(layer: Layer) -> Answer:
         if not isinstance(layer, ConvLayer) or layer.op != "Conv" or layer.group > 1:
             return Refusal(Code.NO_GAIN, "only a Conv of one group is padded")
         grouping = Grouping(*(round_up(channels, TILE) for channels in layer.channels))

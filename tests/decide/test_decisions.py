@@ -17,14 +17,14 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.plan import EMPTY
-from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.form import Answer, Form
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.selection import preferred_form
 
 LATER = Refusal(Code.NO_GAIN, "later")
 
 
-def choose(layer: Layer) -> Form | Refusal:
+def choose(layer: Layer) -> Answer:
     return preferred_form(layer, OPTIONS, 4)
 
 
@@ -54,7 +54,7 @@ def test_every_site_is_decided_in_graph_order(model: onnx.ModelProto) -> None:
     options = FoldOptions(factor=4, skip=("b",))
     decisions = decisions_of(Drafting(model, None, options).reading(EMPTY), options, choose)
     assert [(d.site.name, d.layer is None) for d in decisions] == [("b", True), ("a", False)]
-    skipped, folded = (decision.form for decision in decisions)
+    skipped, folded = (decision.answer for decision in decisions)
     assert isinstance(skipped, Refusal)
     assert skipped.code == Code.NOT_SELECTED
     assert isinstance(folded, Form)

@@ -32,11 +32,11 @@ from widthfold_onnx.rewrite.plan import (
     structure_of,
 )
 from widthfold_onnx.rewrite.reading import ALREADY_FOLDED, Reading
-from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.form import Answer, Form
 from widthfold_onnx.rules.layers import Layer, Site
 from widthfold_onnx.text import quoted
 
-Choose = Callable[[Layer], Form | Refusal]
+Choose = Callable[[Layer], Answer]
 
 
 @dataclass(frozen=True)
@@ -129,12 +129,12 @@ class Decision:
     Attributes:
         site: the node.
         layer: the site with weight and geometry; None where it could not or need not be read.
-        form: the form, or the reason why there is none.
+        answer: the form, or the reason why there is none.
     """
 
     site: Site
     layer: Layer | None
-    form: Form | Refusal
+    answer: Answer
 
     @property
     def name(self) -> NodeName:
@@ -186,10 +186,10 @@ def layer_plans(decisions: Iterable[Decision]) -> list[LayerPlan]:
             graph=decision.name.graph,
             node=decision.name.node,
             structure=structure_of(decision.layer),
-            form=decision.form.spec,
+            form=decision.answer.spec,
         )
         for decision in decisions
-        if decision.layer is not None and isinstance(decision.form, Form)
+        if decision.layer is not None and isinstance(decision.answer, Form)
     ]
 
 

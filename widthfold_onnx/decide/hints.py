@@ -83,7 +83,7 @@ class Hints:
 
     def of(self, decision: Decision) -> str:
         """Return the options that would fold a refused site; "" where none that was tried does."""
-        site, layer, refusal = decision.site, decision.layer, decision.form
+        site, layer, refusal = decision.site, decision.layer, decision.answer
         if not isinstance(refusal, Refusal):
             return ""
         if refusal.code in OVERRIDABLE:

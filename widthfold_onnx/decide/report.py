@@ -143,12 +143,13 @@ def site_report(decision: Decision, hint: str = "", gain: Gain | None = None) ->
         hint: options that would fold the site if it is refused (`decide.hints`), or "".
         gain: the measured gain of the site alone.
     """
-    form = decision.form
-    if isinstance(form, Refusal):
-        reason = "; ".join(filter(None, (form.reason, hint)))
-        return _unfolded_site(decision.name, decision.site.op, replace(form, reason=reason), gain)
+    answer = decision.answer
+    if isinstance(answer, Refusal):
+        reason = "; ".join(filter(None, (answer.reason, hint)))
+        refusal = replace(answer, reason=reason)
+        return _unfolded_site(decision.name, decision.site.op, refusal, gain)
     assert decision.layer is not None
-    return _folded_site(decision.layer, form, gain)
+    return _folded_site(decision.layer, answer, gain)
 
 
 def _unfolded_site(

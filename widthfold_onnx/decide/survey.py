@@ -104,10 +104,10 @@ def _site(
     decision: Decision, reading: Reading, hint: str, options: FoldOptions, factor: int
 ) -> InspectSite:
     """Describe a site. A site that was skipped before it was read is read now, for its shapes."""
-    site, layer, form = decision.site, decision.layer, decision.form
+    site, layer, answer = decision.site, decision.layer, decision.answer
     folded_as = read_fold(site.node).form if FOLD_KEY in site.node.metadata_props else None
     choices, refusals = ([], {}) if folded_as is not None else _choices(decision, options, factor)
-    if layer is None and isinstance(form, Refusal) and form.code in KEPT:
+    if layer is None and isinstance(answer, Refusal) and answer.code in KEPT:
         result = reading.layer(site)
         layer = None if isinstance(result, Refusal) else result
     described = partial(
@@ -145,17 +145,17 @@ def _choices(
     decision: Decision, options: FoldOptions, factor: int
 ) -> tuple[list[FormChoice], dict[str, Refusal]]:
     """Return the preferred form of each axis, best first, and the refusals of the other axes."""
-    layer, refusal = decision.layer, decision.form
-    if isinstance(refusal, Refusal) and (layer is None or not refusal.code.is_of_a_form):
-        return [], {ANY_AXIS: refusal}
+    layer, answer = decision.layer, decision.answer
+    if isinstance(answer, Refusal) and (layer is None or not answer.code.is_of_a_form):
+        return [], {ANY_AXIS: answer}
     assert layer is not None
     forms: list[tuple[str, Form]] = []
     refusals: list[tuple[str, Refusal]] = []
-    for axis, form in forms_at_factor(layer, options, factor):
-        if isinstance(form, Refusal):
-            refusals.append((axis, form))
+    for axis, answer in forms_at_factor(layer, options, factor):
+        if isinstance(answer, Refusal):
+            refusals.append((axis, answer))
         else:
-            forms.append((axis, form))
+            forms.append((axis, answer))
     preferred_forms: dict[str, Form] = {}
     for axis, form in sorted(forms, key=lambda item: preference(layer, item[1], factor)):
         preferred_forms.setdefault(axis, form)

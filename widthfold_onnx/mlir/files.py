@@ -68,8 +68,8 @@ def fold_module(
         linalg_ops = find_operations(parsed)
         decisions = decide(linalg_ops, options, factor) if linalg_ops else []
         for linalg_op, decision in zip(linalg_ops, decisions, strict=True):
-            if isinstance(decision.form, Form) and decision.layer is not None:
-                replace_operation(linalg_op, decision.layer, decision.form, groups=groups)
+            if isinstance(decision.answer, Form) and decision.layer is not None:
+                replace_operation(linalg_op, decision.layer, decision.answer, groups=groups)
         parsed.operation.verify()
         return str(parsed), list(map(site_report, decisions))
 

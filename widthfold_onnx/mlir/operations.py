@@ -27,7 +27,7 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.reading import Reading
-from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.form import Answer, Form
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import guard_conditions
 from widthfold_onnx.rules.selection import preferred_form
@@ -186,17 +186,17 @@ def decide(linalg_ops: Sequence[LinalgOp], options: FoldOptions, factor: int) ->
         UsageError: a node pattern that matches no operation.
     """
 
-    def choose(layer: Layer) -> Form | Refusal:
+    def choose(layer: Layer) -> Answer:
         if None in layer.static_shape[1:]:
             return Refusal(
                 Code.UNKNOWN_EXTENT, f"of {list(layer.static_shape)} only samples may be open"
             )
         linalg_op = linalg_ops[int((layer.data.name or "")[1:])]
         layout = Layout.NHWC if linalg_op.channels_last else Layout.NCHW
-        form = preferred_form(layer, replace(options, layout=layout), factor)
-        if isinstance(form, Form) and guard_conditions(layer, form):
+        answer = preferred_form(layer, replace(options, layout=layout), factor)
+        if isinstance(answer, Form) and guard_conditions(layer, answer):
             return Refusal(Code.UNKNOWN_EXTENT, "the fold needs a guard, and no module has one")
-        return form
+        return answer
 
     return decisions_of(Reading(Document(_model(linalg_ops), None, OPERATORS)), options, choose)
 

@@ -174,5 +174,5 @@ def _fitted_layer(
         return Misfit(name, op, layer.reason)
     if changes := differences(layer_plan.structure, structure_of(layer)):
         return Misfit(name, op, "; ".join(changes))
-    form = form_of(layer, layer_plan.form, options)
-    return Misfit(name, op, form.reason) if isinstance(form, Refusal) else (layer, form)
+    answer = form_of(layer, layer_plan.form, options)
+    return Misfit(name, op, answer.reason) if isinstance(answer, Refusal) else (layer, answer)

@@ -33,7 +33,7 @@ from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES, Grouping
 from widthfold_onnx.arrays import round_up
 from widthfold_onnx.options import FACTORS, STRIDES_ALONE, AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.form import NO_AXIS, AxisSpec, Form, FormSpec
+from widthfold_onnx.rules.form import NO_AXIS, Answer, AxisSpec, Form, FormSpec
 from widthfold_onnx.rules.layers import ConvLayer, Layer, ProductLayer, axis_names
 from widthfold_onnx.rules.legality import legal_form, wide_problem
 from widthfold_onnx.rules.row_fold import RowFold
@@ -61,13 +61,13 @@ LIFTED_RANKS = (1, 2)
 """Spatial axes of a Conv that may be lifted. The CPU's blocked kernels exist for two axes only: a
 Conv of one axis is lifted to reach them, one of two to avoid them."""
 
-AxisForm = tuple[str, Form | Refusal]
+AxisAnswer = tuple[str, Answer]
 """The names of the axes that are folded, joined by "+", and a form of them or its refusal."""
 
 NO_SUCH_FORM = Refusal(Code.INCONSISTENT_ATTRIBUTES, "the layer has no such form")
 
 
-def form_of(layer: Layer, spec: FormSpec, options: FoldOptions) -> Form | Refusal:
+def form_of(layer: Layer, spec: FormSpec, options: FoldOptions) -> Answer:
     """Return the form that a spec describes, at the extents of a layer.
 
     Args:
@@ -78,11 +78,11 @@ def form_of(layer: Layer, spec: FormSpec, options: FoldOptions) -> Form | Refusa
     Returns:
         The form; a refusal if the layer has none like it, or it is not legal there.
     """
-    form = _nearest_form(layer, spec, replace(options, ragged=True))
-    return NO_SUCH_FORM if isinstance(form, Form) and form.spec != spec else form
+    answer = _nearest_form(layer, spec, replace(options, ragged=True))
+    return NO_SUCH_FORM if isinstance(answer, Form) and answer.spec != spec else answer
 
 
-def _nearest_form(layer: Layer, spec: FormSpec, options: FoldOptions) -> Form | Refusal:
+def _nearest_form(layer: Layer, spec: FormSpec, options: FoldOptions) -> Answer:
     """Return the form that is most like a spec: a plan may describe a form that a layer lacks."""
     if isinstance(layer, ProductLayer):
         if spec.factor == 1 and layer.labels is None:
@@ -95,12 +95,12 @@ def _nearest_form(layer: Layer, spec: FormSpec, options: FoldOptions) -> Form | 
     return _spatial_form(layer, options, spec)
 
 
-def _spatial_form(layer: ConvLayer, options: FoldOptions, spec: FormSpec) -> Form | Refusal:
+def _spatial_form(layer: ConvLayer, options: FoldOptions, spec: FormSpec) -> Answer:
     proposal = SpatialFold.of(layer, options, spec)
     return proposal if isinstance(proposal, Refusal) else legal_form(proposal)
 
 
-def forms_at_factor(layer: Layer, options: FoldOptions, factor: int) -> Iterator[AxisForm]:
+def forms_at_factor(layer: Layer, options: FoldOptions, factor: int) -> Iterator[AxisAnswer]:
     """Yield every form at a factor, legal or refused, each with the names of its axes.
 
     Args:
@@ -157,10 +157,10 @@ def every_form(
             if not folds_open_axes and _folds_open_axis(layer, factors):
                 continue
             for lift, order in ways:
-                forms = conv_forms(
+                answers = conv_forms(
                     layer, options, factors, lift=lift, tile_major=order, one_sided=True
                 )
-                for form in _legal(forms):
+                for form in _legal(answers):
                     spec = form.spec
                     if spec not in specs:
                         specs.add(spec)
@@ -195,11 +195,11 @@ def _product_forms(layer: ProductLayer, options: FoldOptions) -> Iterator[Form]:
             return
 
 
-def _legal(forms: Iterable[AxisForm]) -> Iterator[Form]:
+def _legal(answers: Iterable[AxisAnswer]) -> Iterator[Form]:
     """Yield the forms that are legal."""
-    for _, form in forms:
-        if isinstance(form, Form):
-            yield form
+    for _, answer in answers:
+        if isinstance(answer, Form):
+            yield answer
 
 
 def conv_forms(
@@ -211,7 +211,7 @@ def conv_forms(
     tile_major: bool = False,
     grouping: Grouping | None = None,
     one_sided: bool = False,
-) -> Iterator[AxisForm]:
+) -> Iterator[AxisAnswer]:
     """Yield every form of a Conv with a given factor per axis.
 
     Args:
@@ -265,14 +265,14 @@ def conv_forms(
             yield label, _spatial_form(layer, options, spec)
 
 
-def _stride_forms(layer: ConvLayer, options: FoldOptions) -> Iterator[AxisForm]:
+def _stride_forms(layer: ConvLayer, options: FoldOptions) -> Iterator[AxisAnswer]:
     """Yield the forms that fold strides and nothing else; none if all strides are 1."""
     if not any(axis.stride > 1 or axis.base_dilation > 1 for axis in layer.axes):
         return
     tile_major = options.layout is Layout.NHWC
     factors = (1,) * (1 + len(layer.axes))
-    for _, form in conv_forms(layer, options, factors, tile_major=tile_major, one_sided=True):
-        yield form.spec.axis if isinstance(form, Form) else "strides", form
+    for _, answer in conv_forms(layer, options, factors, tile_major=tile_major, one_sided=True):
+        yield answer.spec.axis if isinstance(answer, Form) else "strides", answer
 
 
 def summed_taps(layer: ConvLayer, options: FoldOptions) -> Iterator[Form]:
@@ -320,9 +320,9 @@ def summed_taps(layer: ConvLayer, options: FoldOptions) -> Iterator[Form]:
         positions = -(-first.length // axis.in_tile)
         is_met = all(positions + min(a, 0) + min(b, 0) > 0 for a, b in fold.shifts)
         if is_met and (layer.bias is None or fold.bias_tap is not None):
-            form = legal_form(proposal)
-            if isinstance(form, Form):
-                yield form
+            answer = legal_form(proposal)
+            if isinstance(answer, Form):
+                yield answer
 
 
 def _length_problem(layer: ConvLayer, factors: Factors) -> Refusal | None:

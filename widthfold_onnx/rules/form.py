@@ -188,6 +188,10 @@ class Form:
         return f"{way} {self.spec.kind}{' in NHWC' if self.channels_last else ''}"
 
 
+Answer = Form | Refusal
+"""What the rules answer for a layer: its form, or why it has none."""
+
+
 @dataclass(frozen=True)
 class ProposedFold(ABC):
     """A fold that is proposed for a layer.

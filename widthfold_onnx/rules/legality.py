@@ -15,14 +15,14 @@ from widthfold_onnx.algebra.packing import inferred
 from widthfold_onnx.arrays import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.form import Form, ProposedFold
+from widthfold_onnx.rules.form import Answer, Form, ProposedFold
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.quantization import runtime_moves_dequantizer
 
 MAX_WEIGHT_BYTES = 256 << 20
 
 
-def legal_form(proposal: ProposedFold) -> Form | Refusal:
+def legal_form(proposal: ProposedFold) -> Answer:
     """Return the form of a fold, or why it is not legal under policy and limits."""
     layer, options = proposal.layer, proposal.options
     shapes = proposal.extended_shapes()

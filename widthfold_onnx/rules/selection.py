@@ -8,21 +8,21 @@ from typing import TypeGuard
 from widthfold_onnx.options import STRIDES_ALONE, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.enumeration import conv_forms, every_form, forms_at_factor
-from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.form import Answer, Form
 from widthfold_onnx.rules.layers import ConvLayer, Layer, ProductLayer
 from widthfold_onnx.rules.legality import declared_extent_problem, guard_conditions, wide_problem
 
 
-def preferred_form(layer: Layer, options: FoldOptions, factor: int) -> Form | Refusal:
+def preferred_form(layer: Layer, options: FoldOptions, factor: int) -> Answer:
     """Return the preferred legal form at a factor, or why there is none."""
     problem = wide_problem(layer, options) or _weight_problem(layer)
     if problem is not None:
         return problem
-    forms = list(forms_at_factor(layer, options, factor))
-    legal = [form for _, form in forms if isinstance(form, Form)]
+    answers = list(forms_at_factor(layer, options, factor))
+    legal = [answer for _, answer in answers if isinstance(answer, Form)]
     if legal:
         return min(legal, key=lambda form: preference(layer, form, factor))
-    refusals = [(axis, form) for axis, form in forms if isinstance(form, Refusal)]
+    refusals = [(axis, answer) for axis, answer in answers if isinstance(answer, Refusal)]
     if not refusals and factor == STRIDES_ALONE:
         return Refusal(Code.NO_STRIDES, "it has no stride to fold (--form strides)")
     if not refusals:
@@ -93,13 +93,13 @@ def search_problem(layer: Layer, options: FoldOptions) -> Refusal | None:
     return width_refusal or _weight_problem(layer) or declared_extent_problem(layer)
 
 
-def lift_of(layer: Layer, options: FoldOptions) -> Form | Refusal:
+def lift_of(layer: Layer, options: FoldOptions) -> Answer:
     """Return the form that lifts a layer of one axis, and changes nothing else."""
     problem = search_problem(layer, options)
     if problem is None and _is_of_one_axis(layer):
-        for _, form in conv_forms(layer, options, (1,) * len(layer.positions), lift=1):
-            if isinstance(form, Form) and form.spec.is_lift_alone:
-                return form
+        for _, answer in conv_forms(layer, options, (1,) * len(layer.positions), lift=1):
+            if isinstance(answer, Form) and answer.spec.is_lift_alone:
+                return answer
     return problem or Refusal(Code.NO_GAIN, "it has no axis to add")
 
 

@@ -283,9 +283,9 @@ def cut(
         or the target has no figures for the element type.
     """
     if not forms:
-        outcome = preferred_form(layer, replace(options, ragged=True), MIN_FACTOR)
+        answer = preferred_form(layer, replace(options, ragged=True), MIN_FACTOR)
         reason = f"no axis has {MIN_FACTOR} positions"
-        return outcome if isinstance(outcome, Refusal) else Refusal(Code.TOO_SHORT, reason)
+        return answer if isinstance(answer, Refusal) else Refusal(Code.TOO_SHORT, reason)
     shape = _measured_shape(layer, table, target)
     if isinstance(shape, Refusal):
         return shape
@@ -295,8 +295,8 @@ def cut(
     if isinstance(measured_layer, Refusal):
         return measured_layer
     if None in layer.static_shape:  # a form of open extents may not be one of these
-        outcomes = [form_of(measured_layer, form.spec, options) for form in forms]
-        is_possible = [isinstance(outcome, Form) for outcome in outcomes]
+        answers = [form_of(measured_layer, form.spec, options) for form in forms]
+        is_possible = [isinstance(answer, Form) for answer in answers]
         forms = list(compress(forms, is_possible))
     if not forms:
         sizes = " x ".join(map(str, shape))

@@ -15,7 +15,7 @@ from widthfold_onnx.algebra.channels import Grouping
 from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.enumeration import conv_forms, forms_at_factor
-from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.form import Answer, Form
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.selection import preferred_form
 
@@ -104,7 +104,7 @@ def folded(base: Base, model: onnx.ModelProto | None = None) -> onnx.ModelProto:
     return prepared.carry_out()
 
 
-def chosen(base: Base, layer: Layer) -> Form | Refusal:
+def chosen(base: Base, layer: Layer) -> Answer:
     """The form that the base says, or the cheapest."""
     factor = base.options.factor
     if factor is not None and not base.dense:

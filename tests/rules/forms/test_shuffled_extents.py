@@ -14,7 +14,7 @@ from widthfold_onnx.decide.decisions import decisions_of
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.enumeration import conv_forms, every_form
-from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.form import Answer, Form
 from widthfold_onnx.rules.layers import Layer
 
 ASSUMED = FoldOptions(ragged=True, input_shapes={"x": (2, 3, 5, 7)})
@@ -30,17 +30,15 @@ def upsampling(dims: list[int | str], kernel: int, pads: list[int]) -> onnx.Mode
     return g.model([g.op("Relu", value)])
 
 
-def sub_pixel(
-    model: onnx.ModelProto, options: FoldOptions
-) -> tuple[onnx.ModelProto, list[Form | Refusal]]:
+def sub_pixel(model: onnx.ModelProto, options: FoldOptions) -> tuple[onnx.ModelProto, list[Answer]]:
     """The model with the sub-pixel form if it is legal, and that form or its refusal."""
-    forms: list[Form | Refusal] = []
+    answers: list[Answer] = []
 
-    def choose(layer: Layer) -> Form | Refusal:
-        forms.extend(form for _, form in conv_forms(layer, options, (1, 1, 1)))
-        return forms[0]
+    def choose(layer: Layer) -> Answer:
+        answers.extend(answer for _, answer in conv_forms(layer, options, (1, 1, 1)))
+        return answers[0]
 
-    return rewritten(model, options, choose), forms
+    return rewritten(model, options, choose), answers
 
 
 @pytest.mark.parametrize("dims", [[2, 3, "h", 7], [2, 3, 5, "w"]])

@@ -18,7 +18,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import CompanionReport, Gain, PaddingReport, SearchReport, SizeGain
 from widthfold_onnx.rewrite.plan import LayerGain, Origin, Plan, PlanTimes, structure_of
 from widthfold_onnx.rules.enumeration import form_of
-from widthfold_onnx.rules.form import Form, FormSpec
+from widthfold_onnx.rules.form import Answer, FormSpec
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.inputs.sizes import assumption_report
@@ -84,7 +84,7 @@ class SearchOutcome:
         outcomes = Outcomes(sites, companions, padding, search, assumed)
         return DecidedPlan(self._with_origin(plan, decisions), reading, outcomes)
 
-    def _choose(self, layer: Layer) -> Form | Refusal:
+    def _choose(self, layer: Layer) -> Answer:
         """Return the form of a layer, or the reason why it has none."""
         layer_plan = self.plan.layer_plan(layer)
         if layer_plan is not None:

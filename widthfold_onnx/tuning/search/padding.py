@@ -15,12 +15,11 @@ from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES
 from widthfold_onnx.decide.decisions import Drafting
 from widthfold_onnx.decide.report import padding_report, unpaddable
 from widthfold_onnx.options import Step
-from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, PaddingReport, Stop
 from widthfold_onnx.rewrite.padding import joined_plan
 from widthfold_onnx.rewrite.plan import PaddingPlan, Plan
 from widthfold_onnx.rules.enumeration import form_of
-from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.form import Answer
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.selection import lift_of
 from widthfold_onnx.tuning.search.trials import Trials
@@ -115,7 +114,7 @@ def _with(drafting: Drafting, unpadded: Plan, chains: Sequence[PaddingPlan]) -> 
     draft = msgspec.structs.replace(unpadded.draft, padding=joined_plan(chains))
     options = drafting.fold_options
 
-    def choose(layer: Layer) -> Form | Refusal:
+    def choose(layer: Layer) -> Answer:
         layer_plan = unpadded.layer_plan(layer)
         if layer_plan is None:
             return lift_of(layer, options)
