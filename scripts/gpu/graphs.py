@@ -147,13 +147,13 @@ class _Line:
 
     def _move(self, packing: Packing, *, inverse: bool) -> None:
         """Fold a tensor; a channels-last one begins where the first Transpose ends."""
-        folded = packing.steps(tile_major=False)
+        folded = packing.moves(tile_major=False)
         if self._last and folded:
             packing = replace(packing, nhwc=packing.nhwc[1:])
         elif self._last:
             self.add("Transpose", perm=self._to_last if inverse else self._to_first)
-        for step in packing.steps(tile_major=self._last, inverse=inverse):
-            if isinstance(step, Transpose):
-                self.add("Transpose", perm=step.order)
+        for move in packing.moves(tile_major=self._last, inverse=inverse):
+            if isinstance(move, Transpose):
+                self.add("Transpose", perm=move.order)
             else:
-                self.add("Reshape", np.array([n or 0 for n in step.extents], np.int64))
+                self.add("Reshape", np.array([n or 0 for n in move.extents], np.int64))

@@ -12,19 +12,19 @@ from widthfold_onnx.algebra.packing import Move, Packing, Reshape, pack
 from widthfold_onnx.refusal import Refusal
 
 
-def run(steps: tuple[Move, ...], array: np.ndarray) -> np.ndarray:
+def run(moves: tuple[Move, ...], array: np.ndarray) -> np.ndarray:
     """The values after the emitted Reshapes and Transposes."""
-    for step in steps:
-        if isinstance(step, Reshape):
+    for move in moves:
+        if isinstance(move, Reshape):
             shape = [
                 array.shape[i] if keep else -1 if extent is None else extent
-                for i, (extent, keep) in enumerate(zip(step.extents, step.keep, strict=True))
+                for i, (extent, keep) in enumerate(zip(move.extents, move.keep, strict=True))
             ]
             array = array.reshape(shape)
         else:
-            pairs = zip(step.extents, array.shape, strict=True)
+            pairs = zip(move.extents, array.shape, strict=True)
             assert all(extent in (None, actual) for extent, actual in pairs)
-            array = array.transpose(step.order)
+            array = array.transpose(move.order)
     return array
 
 
@@ -40,7 +40,7 @@ def folds(draw: st.DrawFn, axes: list[FoldedAxis], group: int) -> ConvFold:
 
 
 def moves_of(packing: Packing, fold: ConvFold, *, inverse: bool = False) -> tuple[Move, ...]:
-    return packing.steps(tile_major=fold.tile_major, inverse=inverse)
+    return packing.moves(tile_major=fold.tile_major, inverse=inverse)
 
 
 def by_fold(

@@ -46,7 +46,7 @@ def test_every_element_lies_where_its_tiles_say(layout: ConvLayout, shape: tuple
 @pytest.mark.parametrize(("layout", "shape"), CONVS)
 def test_conv_layouts_there_and_back(layout: ConvLayout, shape: tuple[int, ...]) -> None:
     array = np.arange(np.prod(shape)).reshape(shape)
-    back = apply_moves(layout.pack_array(array), layout.steps(shape, inverse=True))
+    back = apply_moves(layout.pack_array(array), layout.moves(shape, inverse=True))
     np.testing.assert_array_equal(back, array)
     assert layout.fits(shape)
     opened = tuple(
@@ -54,7 +54,7 @@ def test_conv_layouts_there_and_back(layout: ConvLayout, shape: tuple[int, ...])
         for i, (e, factor) in enumerate(zip(shape, layout.factors, strict=True))
     )
     assert layout.fits(opened)
-    back = apply_moves(layout.pack_array(array), layout.steps(opened, inverse=True))
+    back = apply_moves(layout.pack_array(array), layout.moves(opened, inverse=True))
     np.testing.assert_array_equal(back, array)
 
 
@@ -109,7 +109,7 @@ def test_row_layouts_there_and_back(layout: RowLayout, shape: tuple[int, ...]) -
     for extents in (shape, opened):
         assert layout.fits(extents)
         assert layout.is_view(extents)
-        back = apply_moves(layout.pack_array(array), layout.steps(extents, inverse=True))
+        back = apply_moves(layout.pack_array(array), layout.moves(extents, inverse=True))
         np.testing.assert_array_equal(back, array)
 
 

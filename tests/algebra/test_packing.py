@@ -34,7 +34,7 @@ def test_no_transpose_moves_only_axes_of_extent_1() -> None:
     for shape, tiles in (((1, 1, 1, 64), (1, 8)), ((3, 2, 8, 1), (8, 1)), ((1, 1, 7, 1), (1, 1))):
         packing = pack(shape, tuple((d, False) for d in tiles))
         for tile_major in (False, True):
-            for step in packing.steps(tile_major=tile_major):
-                if not isinstance(step, Reshape):
-                    moved = [i for i, j in enumerate(step.order) if i != j]
+            for move in packing.moves(tile_major=tile_major):
+                if not isinstance(move, Reshape):
+                    moved = [i for i, j in enumerate(move.order) if i != j]
                     assert len(moved) > 1

@@ -82,16 +82,16 @@ class PackedLayout(ABC):
         """Return the smallest logical extents that it fits, for a number of channels."""
 
     @abstractmethod
-    def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Move, ...]:
+    def moves(self, shape: Dims, *, inverse: bool = False) -> tuple[Move, ...]:
         """Return the moves that pack, or with `inverse` unpack, logical extents `shape`."""
 
     def is_view(self, shape: Dims) -> bool:
         """Check whether packing a tensor of logical extents `shape` moves no element in memory."""
-        return all(isinstance(step, Reshape) for step in self.steps(shape))
+        return all(isinstance(move, Reshape) for move in self.moves(shape))
 
     def pack_array(self, array: Array) -> Array:
         """Pack a logical array into this layout; its extents must be divisible."""
-        return apply_moves(array, self.steps(array.shape))
+        return apply_moves(array, self.moves(array.shape))
 
     def names_channels(self, axis: int, rank: int) -> bool:
         """Check whether an axis holds the channels, both at logical rank `rank` and packed."""
@@ -111,11 +111,11 @@ class PackedLayout(ABC):
         return numbers.ravel()[self.channels(numbers.size)].reshape(-1, *(1,) * trailing_axes)
 
 
-def apply_moves(array: Array, steps: Sequence[Move]) -> Array:
-    """Apply the steps to an array."""
-    for step in steps:
-        if isinstance(step, Reshape):
-            pairs = enumerate(zip(step.extents, step.keep, strict=True))
+def apply_moves(array: Array, moves: Sequence[Move]) -> Array:
+    """Apply the moves to an array."""
+    for move in moves:
+        if isinstance(move, Reshape):
+            pairs = enumerate(zip(move.extents, move.keep, strict=True))
             array = array.reshape(
                 [
                     extent if extent is not None else array.shape[i] if keep else -1
@@ -123,7 +123,7 @@ def apply_moves(array: Array, steps: Sequence[Move]) -> Array:
                 ]
             )
         else:
-            array = array.transpose(step.order)
+            array = array.transpose(move.order)
     return array
 
 
@@ -186,10 +186,10 @@ class ConvLayout(PackedLayout):
         """Return the extents with one position per tile."""
         return (self.batch, channels, *self.factors[2:])
 
-    def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Move, ...]:
+    def moves(self, shape: Dims, *, inverse: bool = False) -> tuple[Move, ...]:
         """Return the moves that pack, or with `inverse` unpack, logical extents `shape`."""
         packing = pack(shape, self.tiles, batch=self.batch, lift=self.lift)
-        return packing.steps(tile_major=self.tile_major, inverse=inverse)
+        return packing.moves(tile_major=self.tile_major, inverse=inverse)
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ class RowLayout(PackedLayout):
         batches = shape[: len(shape) - 1 - self.merged]
         return (*batches, channels, length) if self.weight_on_left else (*batches, length, channels)
 
-    def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Reshape]:
+    def moves(self, shape: Dims, *, inverse: bool = False) -> tuple[Reshape]:
         """Return the Reshape that packs a tensor of logical extents `shape`, or unpacks it."""
         extents, batch_axes = self.extents(shape), len(shape) - 1 - self.merged
         source, result = (extents, tuple(shape)) if inverse else (tuple(shape), extents)

@@ -78,25 +78,25 @@ Move = Reshape | Transpose
 MoveOrSum = Move | ShiftedSum
 
 
-def shape_after(shape: Dims, steps: Iterable[Move]) -> Dims:
+def shape_after(shape: Dims, moves: Iterable[Move]) -> Dims:
     """Return the extents behind some moves of a tensor."""
-    for step in steps:
-        shape = step.extents if isinstance(step, Reshape) else tuple(shape[i] for i in step.order)
+    for move in moves:
+        shape = move.extents if isinstance(move, Reshape) else tuple(shape[i] for i in move.order)
     return shape
 
 
-def inferred(steps: Iterable[MoveOrSum]) -> int:
+def inferred(moves: Iterable[MoveOrSum]) -> int:
     """Return the most extents that a runtime must infer in one of some moves; it can infer one."""
-    return max((step.inferred for step in steps if isinstance(step, Reshape)), default=0)
+    return max((move.inferred for move in moves if isinstance(move, Reshape)), default=0)
 
 
-def pixel_shuffle(steps: Sequence[MoveOrSum]) -> int | None:
-    """Return the block of the DepthToSpace that equals some steps; None if there is none.
+def pixel_shuffle(moves: Sequence[MoveOrSum]) -> int | None:
+    """Return the block of the DepthToSpace that equals some moves; None if there is none.
 
     [N, C*b*b, H, W] as [N, C, b, b, H, W], ordered as [N, C, H, b, W, b], as [N, C, H*b, W*b]:
     mode CRD in the operator's text.
     """
-    match steps:
+    match moves:
         case [
             Reshape(4, (_, _, int(block), int(other), _, _), (True, *_)),
             Transpose((0, 1, 4, 2, 5, 3)),
@@ -122,10 +122,10 @@ class Packing:
     @property
     def is_view(self) -> bool:
         """True if the NCHW path is a pure Reshape, so that no element moves in memory."""
-        return all(isinstance(step, Reshape) for step in self.steps(tile_major=False))
+        return all(isinstance(move, Reshape) for move in self.moves(tile_major=False))
 
     @lru_cache(maxsize=4 * RECENT)  # noqa: B019 - four ways for each packing that `pack` keeps
-    def steps(self, *, tile_major: bool, inverse: bool = False) -> tuple[Move, ...]:
+    def moves(self, *, tile_major: bool, inverse: bool = False) -> tuple[Move, ...]:
         """Return the operations that fold a tensor, or with `inverse` unfold it."""
         if tile_major and self._axes(self.nchw[0]) == self._axes(self.nchw[-1]):
             return ()  # nothing is folded, so the NHWC path needs no Transpose
@@ -133,18 +133,18 @@ class Packing:
         path = tuple(reversed(arrangements)) if inverse else arrangements
         axes = [self._axes(arrangement) for arrangement in path]
         flat = [tuple(chain.from_iterable(arrangement)) for arrangement in axes]
-        steps: list[Move] = []
+        moves: list[Move] = []
         start, last = 0, len(path) - 1
         for end in range(1, last + 1):
             if flat[start] != flat[end]:
                 order = tuple(path[start].index(axis) for axis in path[end])
-                steps.append(Transpose(order, tuple(map(self.extent, path[start]))))
+                moves.append(Transpose(order, tuple(map(self.extent, path[start]))))
             elif end < last and flat[end] == flat[end + 1]:
                 continue  # a longer run of regroupings is one Reshape
             elif axes[start] != axes[end]:
-                steps.append(self._reshape(axes[start], axes[end]))
+                moves.append(self._reshape(axes[start], axes[end]))
             start = end
-        return tuple(steps)
+        return tuple(moves)
 
     def _reshape(self, old: Arrangement, new: Arrangement) -> Reshape:
         keep = tuple(i < len(old) and old[i] == axis for i, axis in enumerate(new))

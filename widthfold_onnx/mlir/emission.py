@@ -207,30 +207,30 @@ OPEN = 2**61 - 1
 """Stands for the open number of samples: a prime, so that no product of other extents equals it."""
 
 
-def inverse_moves(shape: Dims, steps: Sequence[Move]) -> tuple[Move, ...]:
+def inverse_moves(shape: Dims, moves: Sequence[Move]) -> tuple[Move, ...]:
     """Return the moves that undo some moves of a tensor of these extents."""
-    moves: list[Move] = []
-    for step in steps:
-        result = shape_after(shape, [step])
-        if isinstance(step, Reshape):
-            moves.append(Reshape(len(result), shape, (False,) * len(shape)))
+    inverse: list[Move] = []
+    for move in moves:
+        result = shape_after(shape, [move])
+        if isinstance(move, Reshape):
+            inverse.append(Reshape(len(result), shape, (False,) * len(shape)))
         else:
-            order = tuple(step.order.index(i) for i in range(len(shape)))
-            moves.append(Transpose(order, result))
+            order = tuple(move.order.index(i) for i in range(len(shape)))
+            inverse.append(Transpose(order, result))
         shape = result
-    return tuple(reversed(moves))
+    return tuple(reversed(inverse))
 
 
-def emit_moves(value: Any, steps: Sequence[Move]) -> Any:
+def emit_moves(value: Any, moves: Sequence[Move]) -> Any:
     """Emit moves; neighbouring Transposes become one, and so do neighbouring Reshapes."""
     order, shape = tuple(range(value.type.rank)), shape_of(value)
-    for step in steps:
-        if isinstance(step, Transpose) and not _is_view(shape, step.order):
+    for move in moves:
+        if isinstance(move, Transpose) and not _is_view(shape, move.order):
             if shape != tuple(shape_of(value)[i] for i in order):
                 value = _emit_reshape(_emit_transpose(value, order), shape)
                 order = tuple(range(len(shape)))
-            order = tuple(order[i] for i in step.order)
-        shape = shape_after(shape, [step])
+            order = tuple(order[i] for i in move.order)
+        shape = shape_after(shape, [move])
     return _emit_reshape(_emit_transpose(value, order), shape)
 
 

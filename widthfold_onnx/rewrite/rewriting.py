@@ -280,7 +280,7 @@ class Emission:
         scales = self._regions.signed_quantization(value, layout)
         if scales:
             series.append("DequantizeLinear", f"{suffix}_dequantize", scales, {})
-        series.append_moves(layout.steps(shape, inverse=inverse), suffix)
+        series.append_moves(layout.moves(shape, inverse=inverse), suffix)
         if scales:
             series.append("QuantizeLinear", f"{suffix}_quantize", scales, {})
         series.requantize(exact_dequantizer(self.document, value))

@@ -345,7 +345,7 @@ def _along_axes(op: OpInLayout) -> PackedOp | Refusal:
         assert not isinstance(pads, Refusal)  # else the axes that it changes would be one, too
         constants, attributes = op.with_pads(_inserted(pads, 2, lift))
     elif function is _resize and op.has(SIZES):
-        constants = {SIZES: np.array(shape_after(shape, op.layout.steps(shape)), np.int64)}
+        constants = {SIZES: np.array(shape_after(shape, op.layout.moves(shape)), np.int64)}
     return PackedOp((shape,), constants, attributes)
 
 

@@ -117,7 +117,7 @@ class RowFold(ProposedFold):
         return Form(
             spec=self.spec,
             fold=self.fold,
-            is_view=all(isinstance(step, Reshape) for step in (*data_moves, *result_moves)),
+            is_view=all(isinstance(move, Reshape) for move in (*data_moves, *result_moves)),
             extended_in_shape=layer.planned_shape,
             extended_out_shape=layer.output_shape,
             flops_ratio=self.fold.flops_growth(),
@@ -204,8 +204,8 @@ def _moves(
         data_moves = folding(layout, shape, transposed=layer.transposed)
         return data_moves, unfolding(layout, layer.output_shape_for(shape), flat=layer.flat)
     data, result = layer.labels.packing(shape, layer.weight.shape, layout.factor)
-    result_moves = result.steps(tile_major=False, inverse=True)
-    return data.steps(tile_major=False), result_moves
+    result_moves = result.moves(tile_major=False, inverse=True)
+    return data.moves(tile_major=False), result_moves
 
 
 def folding(layout: RowLayout, shape: Dims, *, transposed: bool = False) -> tuple[Move, ...]:
@@ -216,11 +216,11 @@ def folding(layout: RowLayout, shape: Dims, *, transposed: bool = False) -> tupl
         shape: logical extents; None where they may not be written into the graph.
         transposed: the data is stored with its two last axes exchanged.
     """
-    steps = layout.steps(shape)
+    moves = layout.moves(shape)
     if transposed and 1 not in shape[-2:]:  # else both are the same in memory
         order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
-        return (Transpose(order, tuple(shape[i] for i in order)), *steps)
-    return steps
+        return (Transpose(order, tuple(shape[i] for i in order)), *moves)
+    return moves
 
 
 def unfolding(layout: RowLayout, shape: Dims, *, flat: bool = False) -> tuple[Move, ...]:
@@ -231,13 +231,13 @@ def unfolding(layout: RowLayout, shape: Dims, *, flat: bool = False) -> tuple[Mo
         shape: logical extents; None where they may not be written into the graph.
         flat: the weight has one axis, so the result has no axis of channels.
     """
-    (step,) = layout.steps(shape, inverse=True)
+    (move,) = layout.moves(shape, inverse=True)
     if not flat:
-        return (step,)
+        return (move,)
     axis = layout.channel_axis % len(shape)
     kept_axes = [i for i in range(len(shape)) if i != axis]
-    extents = tuple(step.extents[i] for i in kept_axes)
-    return (Reshape(step.rank, extents, tuple(step.keep[i] for i in kept_axes)),)
+    extents = tuple(move.extents[i] for i in kept_axes)
+    return (Reshape(move.rank, extents, tuple(move.keep[i] for i in kept_axes)),)
 
 
 def _has_bias_per_position(layer: ProductLayer) -> bool:

@@ -64,9 +64,9 @@ def _weight_problem(layer: Layer) -> Refusal | None:
 
 def _cost(form: Form) -> tuple[bool, int, float, int, float]:
     """Return the sort key, cheapest first; see `preference`."""
-    steps = len(form.folding) + len(form.unfolding)
+    moves = len(form.folding) + len(form.unfolding)
     axes = form.spec.axis.count("+")
-    return (not form.is_view, axes, form.flops_ratio, steps, form.bytes_ratio)
+    return (not form.is_view, axes, form.flops_ratio, moves, form.bytes_ratio)
 
 
 def furthest_refusals(refusals: Sequence[tuple[str, Refusal]]) -> dict[str, Refusal]:

@@ -117,16 +117,16 @@ class SpatialFold(ProposedFold):
             _packing(fold, _fixed_shape(layer, shape), output=output)
             for shape, output in ((in_shape, False), (out_shape, True))
         )
-        folding = input_packing.steps(tile_major=False)
-        unfolding = output_packing.steps(tile_major=False, inverse=True)
-        views = all(isinstance(step, Reshape) for step in (*folding, *unfolding))
+        folding = input_packing.moves(tile_major=False)
+        unfolding = output_packing.moves(tile_major=False, inverse=True)
+        views = all(isinstance(move, Reshape) for move in (*folding, *unfolding))
         infers_several = max(inferred(folding), inferred(unfolding)) > 1
         # A dequantized grouped Conv would need tile-major groups, which no layout has.
         has_layout = not (layer.is_dequantized and fold.group > 1)
         channels_last = (fold.tile_major or infers_several) and not views and has_layout
         if channels_last:
-            folding = input_packing.steps(tile_major=True)
-            unfolding = output_packing.steps(tile_major=True, inverse=True)
+            folding = input_packing.moves(tile_major=True)
+            unfolding = output_packing.moves(tile_major=True, inverse=True)
         fold = replace(fold, tile_major=channels_last)
         axis_folds = (fold.batch > 1, False, *(axis.is_folded for axis in fold.axes))
         output_positions = (out_shape[0], 1, *out_shape[2:])
@@ -178,11 +178,11 @@ class SpatialFold(ProposedFold):
             bytes_ratio=bytes_growth(layer, fold, in_shape, out_shape),
             folded_axes=frozenset(range(len(in_shape))) - {1},
             conditions=(ANY,) * len(in_shape),
-            folding=input_packing.steps(tile_major=False),
+            folding=input_packing.moves(tile_major=False),
             unfolding=(
                 Reshape(len(tap_shape) - 1, tap_shape, (False,) * len(tap_shape)),
                 ShiftedSum(fold.shifts, channels // fold.sums, len(tap_shape)),
-                *output_packing.steps(tile_major=False, inverse=True),
+                *output_packing.moves(tile_major=False, inverse=True),
             ),
             ends=Ends(layer.data_index, None, None, in_shape, out_shape),
         )

@@ -218,5 +218,5 @@ def test_numbers_are_copied_bit_for_bit(left: bool) -> None:
 def test_only_data_that_lies_across_is_moved() -> None:
     """A transposed operand with an axis of extent 1 is the same in memory."""
     for shape, moves in (((6, 3), True), ((6, 1), False)):
-        steps = folding(RowLayout(2), shape, transposed=True)
-        assert [isinstance(step, Reshape) for step in steps] == [False] * moves + [True]
+        packed = folding(RowLayout(2), shape, transposed=True)
+        assert [isinstance(move, Reshape) for move in packed] == [False] * moves + [True]
