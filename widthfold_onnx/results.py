@@ -664,7 +664,7 @@ class Stop(ReportPart, kw_only=True, frozen=True):
 
 
 class RegionReport(ReportPart, kw_only=True, frozen=True):
-    """Nodes between which nothing is unfolded.
+    """Nodes between which nothing is unpacked.
 
     Attributes:
         graph: where they are: "" for the main graph, else the path of names to it.
@@ -763,7 +763,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
         schema: name and version of the JSON report.
         model: the file that was read.
         sites: every node that could be folded, with its outcome.
-        regions: nodes between which nothing is unfolded.
+        regions: nodes between which nothing is unpacked.
         companions: outcomes of the companions that match a node.
         padding: padded channels; None if there are none that could be padded.
         summary: counts over all sites, and sizes of the files.

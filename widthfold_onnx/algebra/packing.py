@@ -1,17 +1,17 @@
-"""Express fold and unfold of a tensor by Reshapes and Transposes, as few as the order allows.
+"""Pack and unpack a tensor by Reshapes and Transposes, as few as the order allows.
 
 A tensor [N, C, L1, L2, ...] consists of atoms: N of (n, b), C of groups and channels (r, c), a
 folded axis Li of its tile and its rest (interleaved: rest then tile; blocked: tile then rest).
-A fold only regroups and reorders atoms, so it is a list of arrangements; between two arrangements
+Packing only regroups and reorders atoms, so it is a list of arrangements; between two arrangements
 lies a Reshape if the order of the atoms with an extent above 1 is the same, else a Transpose. An
-axis is cut no further than the fold needs, so that unknown extents mostly keep their place.
+axis is cut no further than packing needs, so that unknown extents mostly keep their place.
 
     NCHW path   cut - order as (n | b r c a.. | rest..) - merge
     NHWC path   to channels-last - cut - order as (n | rest.. | b r a.. c) - merge - to NCHW
 
 The NCHW path gives channel-major channels, the NHWC path tile-major ones (see `algebra.conv`).
 In the NHWC path the two outer Transposes cancel against a channels-last runtime's own, and
-folding the last axis needs no other Transpose: one Reshape stands between them.
+packing the last axis needs no other Transpose: one Reshape stands between them.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def pixel_shuffle(moves: Sequence[MoveOrSum]) -> int | None:
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """The fold of one tensor: extents of all atoms, and the arrangements on both paths."""
+    """How one tensor is packed: extents of all atoms, and the arrangements on both paths."""
 
     atoms: Mapping[str, int | None]
     nchw: tuple[Arrangement, ...]
@@ -116,7 +116,7 @@ class Packing:
 
     @property
     def shape(self) -> Dims:
-        """Extents [N, C, *spatial] of the unfolded tensor."""
+        """Extents [N, C, *spatial] of the logical tensor."""
         return tuple(self.extent(axis) for axis in self.nchw[0])
 
     @property
@@ -126,7 +126,7 @@ class Packing:
 
     @lru_cache(maxsize=4 * RECENT)  # noqa: B019 - four ways for each packing that `pack` keeps
     def moves(self, *, tile_major: bool, inverse: bool = False) -> tuple[Move, ...]:
-        """Return the operations that fold a tensor, or with `inverse` unfold it."""
+        """Return the moves that pack a tensor, or with `inverse` unpack it."""
         if tile_major and self._axes(self.nchw[0]) == self._axes(self.nchw[-1]):
             return ()  # nothing is folded, so the NHWC path needs no Transpose
         arrangements = self.nhwc if tile_major else self.nchw
@@ -169,7 +169,7 @@ def pack(
     batch: int = 1,
     lift: int = 0,
 ) -> Packing:
-    """Describe the fold of a tensor.
+    """Describe how a tensor is packed.
 
     Args:
         shape: [N, C, *spatial], after zero-extension; None where not known and not folded.
@@ -239,7 +239,7 @@ def pack_positions(shape: Sequence[int | None], tile: int) -> tuple[Packing, Pac
 
 
 def _cut(atoms: Mapping[str, int | None], *axes: Axis) -> Arrangement:
-    """Split each axis into its atoms, but no further than the fold needs."""
+    """Split each axis into its atoms, but no further than packing needs."""
     return tuple(
         piece
         for axis in axes

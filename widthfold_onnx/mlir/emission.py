@@ -86,26 +86,28 @@ def replace_operation(
     """
     op, block = linalg_op.op, linalg_op.op.block
     data_shape, result_shape = shape_of(linalg_op.data), shape_of(op.result)
-    folding = (*to_canonical(linalg_op.axes[0], data_shape), *form.folding)
+    packing_moves = (*to_canonical(linalg_op.axes[0], data_shape), *form.packing_moves)
     # No form of a factor adds results of taps.
-    form_moves = cast("tuple[Move, ...]", form.unfolding)
+    form_moves = cast("tuple[Move, ...]", form.unpacking_moves)
     canonical = to_canonical(result_axes(linalg_op.axes[0]), result_shape)
-    unfolding = (*form_moves, *inverse_moves(result_shape, canonical))
-    dims = shape_after(data_shape, folding)
+    unpacking_moves = (*form_moves, *inverse_moves(result_shape, canonical))
+    dims = shape_after(data_shape, packing_moves)
     operation = _folded_operation(linalg_op, layer, form.fold, dims, groups=groups)
     canonical = to_canonical(operation.axes[0], operation.data, operation.lifted)
     opening_moves = inverse_moves(operation.data, canonical)
     closing_moves = to_canonical(operation.axes[1], operation.result, operation.lifted)
     with mlir.ir.InsertionPoint(op), op.location:
         pads = {i: (axis.pad_begin, axis.pad_end) for i, axis in operation.window.items()}
-        data = emit_pad(emit_moves(linalg_op.data, (*folding, *opening_moves)), pads)
+        data = emit_pad(emit_moves(linalg_op.data, (*packing_moves, *opening_moves)), pads)
         weight = emit_constant(operation.weight)
         new = getattr(mlir.linalg, operation.kind)(
             *((data, weight) if linalg_op.right else (weight, data)),
-            outs=[_init(linalg_op, layer, form.fold, operation, (*closing_moves, *unfolding))],
+            outs=[
+                _init(linalg_op, layer, form.fold, operation, (*closing_moves, *unpacking_moves))
+            ],
             **operation.attributes,
         )
-        op.result.replace_all_uses_with(emit_moves(new, (*closing_moves, *unfolding)))
+        op.result.replace_all_uses_with(emit_moves(new, (*closing_moves, *unpacking_moves)))
     op.erase()
     for neighbour in reversed(list(block.operations)):  # readers stand behind their operands
         if neighbour.operation.name in PURE and not any(list(r.uses) for r in neighbour.results):
@@ -162,7 +164,7 @@ def _init(
     layer: Layer,
     fold: ConvFold,
     operation: FoldedOperation,
-    unfolding: Sequence[Move],
+    unpacking_moves: Sequence[Move],
 ) -> Any:
     """Return the tensor to which the products are added.
 
@@ -173,7 +175,7 @@ def _init(
     axes = [i for i, x in enumerate(result_axes(linalg_op.axes[0])) if x in "gf"]
     numbers = _per_channel(init, axes or list(operation.channels))
     if numbers is None:
-        return emit_moves(init, inverse_moves(operation.result, unfolding))
+        return emit_moves(init, inverse_moves(operation.result, unpacking_moves))
     result = emit_empty(operation.result, element, init)
     if numbers.ndim == 0:
         attribute = mlir.ir.FloatAttr.get(element, float(numbers))

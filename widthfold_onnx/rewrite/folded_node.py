@@ -1,7 +1,7 @@
 """Make the new nodes of one layer: extension, moves, folded node, moves and cut.
 
     x - Pad -- moves - QuantizeLinear, DequantizeLinear - Conv' - moves -- Slice - y
-        extend fold    only for dequantized data                  unfold   cut
+        extend pack    only for dequantized data                  unpack   cut
 
 What stands before Conv' is left out for a packed input, what stands behind it for a packed output.
 
@@ -49,7 +49,7 @@ def append_folded(
     """
     if ends.input_layout is None:
         _extend(series, layer, form)
-        series.append_moves(form.folding, "fold")
+        series.append_moves(form.packing_moves, "fold")
         series.requantize(layer.dequantizer)
     metadata = {FOLD_KEY: msgspec.json.encode(describe(layer, form)).decode()}
     if ends.output_layout is not None:
@@ -68,7 +68,7 @@ def append_folded(
         domain=domain,
     )
     if ends.output_layout is None:
-        series.append_moves(form.unfolding, "unfold")
+        series.append_moves(form.unpacking_moves, "unfold")
         surplus = _differing(form.extended_out_shape, layer.output_shape)
         if surplus:
             # A fixed extent is cut to its length; from an open one the surplus is cut at the end.

@@ -13,7 +13,7 @@ The folded nodes move into one branch, copies of the original nodes into the oth
 
     x -+- Shape -+- Gather(axes) - Sub(offsets) - Mod(moduli) - ReduceMax -+
        |         +- ReduceMin - Sign --------------------------------------+- Less - If - y
-       +- then_branch: fold - Conv' - unfold
+       +- then_branch: pack - Conv' - unpack
        +- else_branch: Conv
 """
 

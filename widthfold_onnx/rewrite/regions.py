@@ -1,12 +1,12 @@
-"""Choose the ops between folded nodes that run on packed tensors, so that a fold is paid once.
+"""Choose the ops between folded nodes that run on packed tensors, so that packing is paid once.
 
-    each by itself:  x - fold - Conv' - unfold - Relu - fold - Conv' - unfold - y
-    one region:      x - fold - Conv' ---------- Relu -------- Conv' - unfold - y
-                                              +- unfold - a reader of the logical tensor
+    each by itself:  x - pack - Conv' - unpack - Relu - pack - Conv' - unpack - y
+    one region:      x - pack - Conv' ---------- Relu -------- Conv' - unpack - y
+                                              +- unpack - a reader of the logical tensor
 
 1. Every op that can run packed does: one of its inputs comes from a folded or packed node, and its
    other data is available in the same layout.
-2. An op becomes logical again if folds and unfolds move more elements while it runs packed. This is
+2. An op becomes logical again if moves copy more elements while it runs packed. This is
    tried in reverse order, where a tie makes the op logical: no op runs packed for the ops behind
    it alone. Then it is tried in order, where a tie keeps the op packed, because the runtime fuses
    a folded node only with its neighbours.
@@ -274,7 +274,7 @@ class Regions:
         if value in self.sources:  # a dequantized layout is paid for by moving its integers
             layouts = {s for s in layouts if s is not None and (value, s) not in self.dequantized}
         if own_layout is not None and layouts:
-            layouts |= {None, own_layout}  # every other layout is folded from the logical tensor
+            layouts |= {None, own_layout}  # every other layout is packed from the logical tensor
         shapes = [(s, self.shapes[value, s]) for s in layouts if s is not None]
         return sum(nominal_size(shape) for s, shape in shapes if not s.is_view(shape))
 

@@ -6,8 +6,8 @@ covers, depend on all forms together: regions and guards are chosen before anyth
 (`rewrite.folded_node`); an op of a region becomes the same op on packed tensors.
 
 * A value that is read in another layout is converted by moves, at most once per layout.
-  A fold stands before the first node that reads it, an unfold behind the node that writes it. So
-  nothing is converted between two layers that agree, and no fold meets its inverse.
+  It is packed before the first node that reads it so, and unpacked behind the node that writes it.
+  So nothing is converted between two layers that agree, and no moves meet their inverse.
 * A runtime fuses a DequantizeLinear only with a folded node next to it. So the integers before a
   DequantizeLinear are moved, and dequantized again in every layout that is read. Moves of
   dequantized data are followed by a quantizer pair (`rules.quantization`).
@@ -261,7 +261,7 @@ class Emission:
         return self._packed_values[value, layout]
 
     def _return(self, node: Node, results: Sequence[Value], layout: PackedLayout | None) -> None:
-        """Record the outputs of a new node, and unfold outputs that are read in another layout."""
+        """Record the outputs of a new node, and unpack outputs that are read in another layout."""
         for value, result in zip(node.outputs, results, strict=True):
             if layout is None:
                 self._logical[value] = result
@@ -273,9 +273,10 @@ class Emission:
     def _convert(
         self, value: Value, start: Value, layout: PackedLayout, owner: Node, *, inverse: bool
     ) -> Value:
-        """Fold a logical value into a layout, or with `inverse` unfold it; return the result."""
+        """Pack a logical value into a layout, or with `inverse` unpack it; return the result."""
         series = Series(self.document, start, owner, value.name or "")
         shape = self._regions.shapes[value, layout]
+        # Names of nodes keep the older words for packing, so that models stay the same bytes.
         suffix = "unfold" if inverse else "fold"
         scales = self._regions.signed_quantization(value, layout)
         if scales:

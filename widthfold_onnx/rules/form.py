@@ -149,8 +149,8 @@ class Form:
         bytes_ratio: bytes of input, weight and output after / before.
         folded_axes: axes of the data whose positions become channels, in input or output.
         conditions: per axis of the data the condition on its extent if it is open.
-        folding: the Reshapes and Transposes of the data.
-        unfolding: the Reshapes and Transposes of the result, and the sum over taps.
+        packing_moves: the Reshapes and Transposes that pack the data.
+        unpacking_moves: those that unpack the result, and the sum over taps.
         ends: the layouts of input and output.
     """
 
@@ -164,8 +164,8 @@ class Form:
     bytes_ratio: float
     folded_axes: frozenset[int]
     conditions: tuple[Congruence, ...]
-    folding: tuple[Move, ...]
-    unfolding: tuple[MoveOrSum, ...]
+    packing_moves: tuple[Move, ...]
+    unpacking_moves: tuple[MoveOrSum, ...]
     ends: Ends
 
     def channels_text(self, inputs: int, outputs: int) -> str:

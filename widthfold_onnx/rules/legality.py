@@ -154,7 +154,7 @@ def _open_extents_problem(layer: Layer, form: Form) -> Refusal | None:
 
     A Reshape copies dimensions at their place and infers one.
     """
-    if max(inferred(form.folding), inferred(form.unfolding)) > 1:
+    if max(inferred(form.packing_moves), inferred(form.unpacking_moves)) > 1:
         return Refusal(
             Code.SEVERAL_UNKNOWN_EXTENTS,
             "more than one extent beside the folded axis is not known; a Reshape infers one",

@@ -1,6 +1,6 @@
 """Run ops on packed tensors: find the packed form of an op, or why there is none.
 
-Rule: replaces unfold - op - fold with the op on packed tensors.
+Rule: replaces unpack - op - pack with the op on packed tensors.
 Requires: every tensor that the op reads element by element is available in one layout.
 Rewrites: constants that differ per channel are packed like the channels, repeated or tiled. Concat
     and Split act along the channels: the packed positions of a channel move with it. Ops along

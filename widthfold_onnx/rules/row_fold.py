@@ -124,8 +124,8 @@ class RowFold(ProposedFold):
             bytes_ratio=bytes_growth(layer, self.fold, *shapes),
             folded_axes=frozenset(range(span.start, span.stop) if layout.factor > 1 else ()),
             conditions=tuple(self._conditions.get(i, ANY) for i in range(len(shape))),
-            folding=data_moves,
-            unfolding=result_moves,
+            packing_moves=data_moves,
+            unpacking_moves=result_moves,
             ends=_ends(layer, layout, shape),
         )
 
@@ -201,15 +201,15 @@ def _moves(
     A Transpose that moves only axes of extent 1 is left out, or is a Reshape.
     """
     if layer.labels is None:
-        data_moves = folding(layout, shape, transposed=layer.transposed)
-        return data_moves, unfolding(layout, layer.output_shape_for(shape), flat=layer.flat)
+        data_moves = packing_moves(layout, shape, transposed=layer.transposed)
+        return data_moves, unpacking_moves(layout, layer.output_shape_for(shape), flat=layer.flat)
     data, result = layer.labels.packing(shape, layer.weight.shape, layout.factor)
     result_moves = result.moves(tile_major=False, inverse=True)
     return data.moves(tile_major=False), result_moves
 
 
-def folding(layout: RowLayout, shape: Dims, *, transposed: bool = False) -> tuple[Move, ...]:
-    """Return the moves that fold the data.
+def packing_moves(layout: RowLayout, shape: Dims, *, transposed: bool = False) -> tuple[Move, ...]:
+    """Return the moves that pack the data.
 
     Args:
         layout: how it is packed.
@@ -223,8 +223,8 @@ def folding(layout: RowLayout, shape: Dims, *, transposed: bool = False) -> tupl
     return moves
 
 
-def unfolding(layout: RowLayout, shape: Dims, *, flat: bool = False) -> tuple[Move, ...]:
-    """Return the move that unfolds the result.
+def unpacking_moves(layout: RowLayout, shape: Dims, *, flat: bool = False) -> tuple[Move, ...]:
+    """Return the move that unpacks the result.
 
     Args:
         layout: how it is packed.

@@ -64,7 +64,7 @@ def _weight_problem(layer: Layer) -> Refusal | None:
 
 def _cost(form: Form) -> tuple[bool, int, float, int, float]:
     """Return the sort key, cheapest first; see `preference`."""
-    moves = len(form.folding) + len(form.unfolding)
+    moves = len(form.packing_moves) + len(form.unpacking_moves)
     axes = form.spec.axis.count("+")
     return (not form.is_view, axes, form.flops_ratio, moves, form.bytes_ratio)
 

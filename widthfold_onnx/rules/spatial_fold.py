@@ -117,16 +117,16 @@ class SpatialFold(ProposedFold):
             _packing(fold, _fixed_shape(layer, shape), output=output)
             for shape, output in ((in_shape, False), (out_shape, True))
         )
-        folding = input_packing.moves(tile_major=False)
-        unfolding = output_packing.moves(tile_major=False, inverse=True)
-        views = all(isinstance(move, Reshape) for move in (*folding, *unfolding))
-        infers_several = max(inferred(folding), inferred(unfolding)) > 1
+        packing_moves = input_packing.moves(tile_major=False)
+        unpacking_moves = output_packing.moves(tile_major=False, inverse=True)
+        views = all(isinstance(move, Reshape) for move in (*packing_moves, *unpacking_moves))
+        infers_several = max(inferred(packing_moves), inferred(unpacking_moves)) > 1
         # A dequantized grouped Conv would need tile-major groups, which no layout has.
         has_layout = not (layer.is_dequantized and fold.group > 1)
         channels_last = (fold.tile_major or infers_several) and not views and has_layout
         if channels_last:
-            folding = input_packing.moves(tile_major=True)
-            unfolding = output_packing.moves(tile_major=True, inverse=True)
+            packing_moves = input_packing.moves(tile_major=True)
+            unpacking_moves = output_packing.moves(tile_major=True, inverse=True)
         fold = replace(fold, tile_major=channels_last)
         axis_folds = (fold.batch > 1, False, *(axis.is_folded for axis in fold.axes))
         output_positions = (out_shape[0], 1, *out_shape[2:])
@@ -148,8 +148,8 @@ class SpatialFold(ProposedFold):
                 ANY,
                 *(axis.condition for axis in fold.axes),
             ),
-            folding=folding,
-            unfolding=unfolding,
+            packing_moves=packing_moves,
+            unpacking_moves=unpacking_moves,
             ends=_ends(layer, fold, shapes, (input_packing.shape, output_packing.shape)),
         )
 
@@ -178,8 +178,8 @@ class SpatialFold(ProposedFold):
             bytes_ratio=bytes_growth(layer, fold, in_shape, out_shape),
             folded_axes=frozenset(range(len(in_shape))) - {1},
             conditions=(ANY,) * len(in_shape),
-            folding=input_packing.moves(tile_major=False),
-            unfolding=(
+            packing_moves=input_packing.moves(tile_major=False),
+            unpacking_moves=(
                 Reshape(len(tap_shape) - 1, tap_shape, (False,) * len(tap_shape)),
                 ShiftedSum(fold.shifts, channels // fold.sums, len(tap_shape)),
                 *output_packing.moves(tile_major=False, inverse=True),

@@ -238,7 +238,7 @@ class CutLayer:
         for form in self.forms:
             form_work = work.folded(form, self.shape, output)
             unfused = self.fused if form.ends.output_layout is None else 0  # else they run packed
-            moves = (form.folding, form.unfolding)
+            moves = (form.packing_moves, form.unpacking_moves)
             predicted.append(
                 PredictedForm(
                     spec=form.spec,

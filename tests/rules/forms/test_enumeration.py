@@ -145,7 +145,7 @@ def test_every_form_is_listed_once_and_made_again_from_its_spec(
         again = form_of(layer, form.spec, options)
         assert isinstance(again, Form)
         parts = [
-            (f.spec, f.folding, f.unfolding, f.extended_in_shape, f.extended_out_shape)
+            (f.spec, f.packing_moves, f.unpacking_moves, f.extended_in_shape, f.extended_out_shape)
             for f in (form, again)
         ]
         assert parts[0] == parts[1]

@@ -22,7 +22,7 @@ from widthfold_onnx.operators.matmul import GEMM
 from widthfold_onnx.rewrite.folded_node import folded_bias, folded_vector, folded_weight
 from widthfold_onnx.rules.layers import ProductLayer
 from widthfold_onnx.rules.quantization import Parameter
-from widthfold_onnx.rules.row_fold import fold_of, folding, unfolding
+from widthfold_onnx.rules.row_fold import fold_of, packing_moves, unpacking_moves
 
 EXTENT = st.integers(1, 4)
 
@@ -103,13 +103,13 @@ def test_fold_matmul_unfold_is_the_matmul(case, seed: int) -> None:
     assert fold.channels(*layer.channels) == tuple(n * layout.factor for n in (channels, outputs))
     assert np.count_nonzero(folded) == round(folded.size * (1 - fold.structural_zeros()))
     assert fold.flops_growth() == fold.spread() == layout.factor
-    packed = run(folding(layout, shape), x)
+    packed = run(packing_moves(layout, shape), x)
     assert packed.shape == layout.extents(shape)
     y = matmul(folded, packed) if layout.weight_on_left else matmul(packed, folded)
     out = np.broadcast_shapes(tuple(leading), tuple(batches))
     logical = (*out, outputs, length) if layout.weight_on_left else (*out, length, outputs)
     assert y.shape == layout.extents(logical)
-    np.testing.assert_array_equal(run(unfolding(layout, logical, flat=flat), y), expected)
+    np.testing.assert_array_equal(run(unpacking_moves(layout, logical, flat=flat), y), expected)
 
 
 @given(products(), st.integers(0, 1 << 32))
@@ -136,9 +136,9 @@ def test_open_extents_are_copied_or_one_merged_one_inferred(case, opened: set[in
     opened = {i for i in opened if i < len(leading) and i <= first}
     written = tuple(None if i in opened else extent for i, extent in enumerate(actual))
     x = np.arange(np.prod(actual)).reshape(actual)
-    there = run(folding(layout, written), x)
-    np.testing.assert_array_equal(there, run(folding(layout, actual), x))
-    np.testing.assert_array_equal(run(unfolding(layout, written), there), x)
+    there = run(packing_moves(layout, written), x)
+    np.testing.assert_array_equal(there, run(packing_moves(layout, actual), x))
+    np.testing.assert_array_equal(run(unpacking_moves(layout, written), there), x)
 
 
 ADDENDS = {
@@ -183,10 +183,10 @@ def test_gemm(kind, factor, left, trans_data, trans_weight, extents, seed) -> No
 
     layer = product_layer(w, left=left, turned=trans_weight)
     fold = fold_of(layer, factor)
-    packed = run(folding(layout, oriented, transposed=trans_data), x)
+    packed = run(packing_moves(layout, oriented, transposed=trans_data), x)
     y = product(packed, folded_weight(layer, w, fold), folded_bias(layer, c, fold), turned=False)
-    unfolded = run(unfolding(layout, shape), y)
-    np.testing.assert_array_equal(unfolded, product(x, w, c, turned=trans_data))
+    unpacked = run(unpacking_moves(layout, shape), y)
+    np.testing.assert_array_equal(unpacked, product(x, w, c, turned=trans_data))
 
 
 def test_it_is_the_conv_of_kernel_1() -> None:
@@ -218,5 +218,5 @@ def test_numbers_are_copied_bit_for_bit(left: bool) -> None:
 def test_only_data_that_lies_across_is_moved() -> None:
     """A transposed operand with an axis of extent 1 is the same in memory."""
     for shape, moves in (((6, 3), True), ((6, 1), False)):
-        packed = folding(RowLayout(2), shape, transposed=True)
+        packed = packing_moves(RowLayout(2), shape, transposed=True)
         assert [isinstance(move, Reshape) for move in packed] == [False] * moves + [True]

@@ -82,10 +82,10 @@ def test_a_form_is_made_again_from_its_spec(name: str) -> None:
     for form in every_form(layer, fold_of(name)):
         again = form_of(layer, form.spec, fold_of(name))
         assert isinstance(again, Form)
-        assert (again.fold, again.folding, again.unfolding) == (
+        assert (again.fold, again.packing_moves, again.unpacking_moves) == (
             form.fold,
-            form.folding,
-            form.unfolding,
+            form.packing_moves,
+            form.unpacking_moves,
         )
 
 
