@@ -35,7 +35,8 @@ class OfTwoOperands(Product):
     def problem(self, node: Node) -> Refusal | None:
         return REFUSAL
 
-    canonical = stored = axes = out_axis = group = logical = data_problem = unasked
+    canonical_weight = stored_weight = axes = out_axis = group = unasked
+    data_shape = data_problem = unasked
 
 
 def test_a_description_that_does_not_hold_is_asked_nothing_else(

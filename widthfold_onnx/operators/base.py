@@ -71,7 +71,7 @@ class Operator(ABC):
     """An operator, described as a Conv with a weight [O, C/group, *kernel].
 
     A node is read in this order, which ends at the first refusal: `problem`, its constants and
-    `scales`, `data_problem`, `logical`, `axes`. The defaults describe a Conv of one group.
+    `scales`, `data_problem`, `data_shape`, `axes`. The defaults describe a Conv of one group.
 
     Attributes:
         inputs: the indices of its inputs.
@@ -113,12 +113,12 @@ class Operator(ABC):
         """Say why data and a stored weight of these extents do not fold."""
 
     @abstractmethod
-    def logical(self, node: Node, data: Dims, channels: int) -> Dims:
+    def data_shape(self, node: Node, stored: Dims, channels: int) -> Dims:
         """Return the extents of the data as the operator reads it, from those as it is stored.
 
         Args:
             node: the node.
-            data: extents as the data is stored; None where not known.
+            stored: extents as the data is stored; None where not known.
             channels: number of input channels by the weight.
         """
 

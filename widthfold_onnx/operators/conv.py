@@ -54,9 +54,9 @@ class Conv(Operator):
             return inconsistent_shapes(data, weight, f" and group {group}")
         return None
 
-    def logical(self, node: Node, data: Dims, channels: int) -> Dims:
+    def data_shape(self, node: Node, stored: Dims, channels: int) -> Dims:
         """Return the extents as they are, with the channels of the weight where they are open."""
-        batch, declared, *spatial = data
+        batch, declared, *spatial = stored
         return (batch, channels if declared is None else declared, *spatial)
 
     def axes(

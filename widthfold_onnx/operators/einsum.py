@@ -174,9 +174,9 @@ class Einsum(Product):
             hidden = []
         return Labels(_expand(data, hidden), weight, _expand(result, hidden), self.weight_on_left)
 
-    def logical(self, node: Node, data: Dims, channels: int) -> Dims:
+    def data_shape(self, node: Node, stored: Dims, channels: int) -> Dims:
         """Return the extents of the data as the product reads it."""
-        return self.labels(node, len(data)).product(data)
+        return self.labels(node, len(stored)).product(stored)
 
     def stored_order(self, node: Node, rank: int) -> tuple[int, ...]:
         """Return the axis of the stored data for each axis that the product reads."""

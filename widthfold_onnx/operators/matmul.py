@@ -83,9 +83,9 @@ class Product(Operator):
         *leading, first, second = range(rank)
         return (*leading, second, first) if self.data_transposed(node) else tuple(range(rank))
 
-    def logical(self, node: Node, data: Dims, channels: int) -> Dims:
+    def data_shape(self, node: Node, stored: Dims, channels: int) -> Dims:
         """Return the extents with the two last axes exchanged if the data is stored so."""
-        return tuple(data[axis] for axis in self.stored_order(node, len(data)))
+        return tuple(stored[axis] for axis in self.stored_order(node, len(stored)))
 
     def axes(self, node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ...]:
         """Return one axis of rows or columns."""

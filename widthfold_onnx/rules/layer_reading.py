@@ -235,7 +235,7 @@ def _shapes(
     shape = operator.canonical_weight(np.broadcast_to(np.int8(0), weight.shape), node).shape
     channels = shape[1] * operator.group(node)
     static_dims, planned_dims = (
-        operator.logical(node, dims, channels) for dims in (static, planned)
+        operator.data_shape(node, dims, channels) for dims in (static, planned)
     )
     return static_dims, planned_dims, shape
 
