@@ -187,9 +187,9 @@ def decide(linalg_ops: Sequence[LinalgOp], options: FoldOptions, factor: int) ->
     """
 
     def choose(layer: Layer) -> Answer:
-        if None in layer.static_shape[1:]:
+        if None in layer.fixed_shape[1:]:
             return Refusal(
-                Code.UNKNOWN_EXTENT, f"of {list(layer.static_shape)} only samples may be open"
+                Code.UNKNOWN_EXTENT, f"of {list(layer.fixed_shape)} only samples may be open"
             )
         linalg_op = linalg_ops[int((layer.data.name or "")[1:])]
         layout = Layout.NHWC if linalg_op.channels_last else Layout.NCHW

@@ -74,7 +74,7 @@ def append_folded(
             # A fixed extent is cut to its length; from an open one the surplus is cut at the end.
             series.cut(
                 {
-                    axis: extent if layer.static_shape[axis] is not None else extent - form_extent
+                    axis: extent if layer.fixed_shape[axis] is not None else extent - form_extent
                     for axis, (form_extent, extent) in surplus.items()
                 }
             )

@@ -205,11 +205,11 @@ class Regions:
         result, data = node.outputs[0], node.inputs[ends.data]
         self.output_layouts[result] = ends.output_layout
         if ends.input_layout is not None and data is not None:
-            self._record_dequantized(data, ends.input_layout, ends.static_in_shape)
-            self.shapes[data, ends.input_layout] = ends.static_in_shape
+            self._record_dequantized(data, ends.input_layout, ends.fixed_in_shape)
+            self.shapes[data, ends.input_layout] = ends.fixed_in_shape
             self.folded_data.add((data, ends.input_layout))
         if ends.output_layout is not None:
-            self.shapes[result, ends.output_layout] = ends.static_out_shape
+            self.shapes[result, ends.output_layout] = ends.fixed_out_shape
 
     def _record_dequantized(self, value: Value, layout: PackedLayout, shape: Dims) -> None:
         """Record that a DequantizeLinear makes a value in a layout, if it can."""

@@ -173,7 +173,7 @@ def every_form(
 
 def _folds_open_axis(layer: ConvLayer, factors: Factors) -> bool:
     """Check whether factors fold an open axis: a factor would have to divide its extent."""
-    batch, _, *extents = layer.static_shape
+    batch, _, *extents = layer.fixed_shape
     pairs = zip((batch, *extents), factors, strict=True)
     return any(extent is None and factor > 1 for extent, factor in pairs)
 
@@ -291,7 +291,7 @@ def summed_taps(layer: ConvLayer, options: FoldOptions) -> Iterator[Form]:
     fits = rank in SUMMED_RANKS and not layer.operator.activates and layer.group == 1
     if not fits or layer.quantization or (rank == 1 and layer.opset < GEMM_OPSET):
         return
-    if first.length is None or None in layer.static_shape[1:]:
+    if first.length is None or None in layer.fixed_shape[1:]:
         return
     if any(axis.base_dilation > 1 for axis in other_axes):
         return

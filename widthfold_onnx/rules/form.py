@@ -120,8 +120,8 @@ class Ends:
 
     Attributes:
         data: index of the input that it reads.
-        static_in_shape: extents of the input as far as they are fixed.
-        static_out_shape: extents of the output as far as they are fixed.
+        fixed_in_shape: extents of the input as far as they are fixed.
+        fixed_out_shape: extents of the output as far as they are fixed.
         logical_reason: why the output has no layout; None where it has one, where nothing was
             folded, or where no form of this kind has one.
     """
@@ -129,8 +129,8 @@ class Ends:
     data: int
     input_layout: PackedLayout | None
     output_layout: PackedLayout | None
-    static_in_shape: Dims
-    static_out_shape: Dims
+    fixed_in_shape: Dims
+    fixed_out_shape: Dims
     logical_reason: Refusal | None = None
 
 

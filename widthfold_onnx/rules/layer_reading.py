@@ -65,7 +65,7 @@ BIAS_CODES = {
 
 
 def read_layer(
-    document: Document, site: Site, static: ExtentsOf, planned: ExtentsOf
+    document: Document, site: Site, fixed: ExtentsOf, planned: ExtentsOf
 ) -> Layer | Refusal:
     """Collect weight, bias, quantization, shapes and geometry of a node.
 
@@ -76,7 +76,7 @@ def read_layer(
     Args:
         document: the model.
         site: the node.
-        static: extents that the model itself fixes.
+        fixed: extents that the model itself fixes.
         planned: extents that are planned with.
     """
     node = site.node
@@ -89,25 +89,25 @@ def read_layer(
     parameters, quantization = constants
     data, weight = node.inputs[operator.inputs.data], parameters[operator.inputs.weight]
     assert data is not None
-    shapes = _shapes(node, operator, weight.constant, static(data), planned(data))
+    shapes = _shapes(node, operator, weight.constant, fixed(data), planned(data))
     if isinstance(shapes, Refusal):
         return shapes
-    static_dims, planned_dims, shape = shapes
-    axes = _axes(node, planned_dims, static_dims, shape, operator)
+    fixed_dims, planned_dims, shape = shapes
+    axes = _axes(node, planned_dims, fixed_dims, shape, operator)
     if isinstance(axes, Refusal):
         return axes
     maker = exact_dequantizer(document, data)
     is_float = quantization is None or quantization.dequantized
     family: Callable[..., Layer] = ConvLayer
     if isinstance(operator, Product):
-        stored = static(data) or ()
+        stored = fixed(data) or ()
         order = operator.stored_order(node, len(stored))
         samples = _samples_of(document, stored, order)
         family = partial(ProductLayer, samples=samples, stored_rank=len(stored))
     result = family(
         **vars(site),
         operator=operator,
-        static_shape=static_dims,
+        fixed_shape=fixed_dims,
         planned_shape=planned_dims,
         opset=document.opset,
         weight_shape=shape,
@@ -217,13 +217,13 @@ def _parameters(
 
 
 def _shapes(
-    node: Node, operator: Operator, weight: Constant, static: Dims | None, planned: Dims | None
+    node: Node, operator: Operator, weight: Constant, fixed: Dims | None, planned: Dims | None
 ) -> tuple[Dims, Dims, tuple[int, ...]] | Refusal:
     """Return the extents of the data as the operator reads it, and of [O, C/group, *kernel].
 
     The data has two: the extents that the model fixes, and the planned extents.
     """
-    if static is None or planned is None:
+    if fixed is None or planned is None:
         return Refusal(Code.UNKNOWN_SHAPE, "the rank of the input is not known")
     problem = operator.data_problem(node, planned, weight.shape)
     if problem is not None:
@@ -234,10 +234,10 @@ def _shapes(
         )
     shape = operator.canonical_weight(np.broadcast_to(np.int8(0), weight.shape), node).shape
     channels = shape[1] * operator.group(node)
-    static_dims, planned_dims = (
-        operator.data_shape(node, dims, channels) for dims in (static, planned)
+    fixed_dims, planned_dims = (
+        operator.data_shape(node, dims, channels) for dims in (fixed, planned)
     )
-    return static_dims, planned_dims, shape
+    return fixed_dims, planned_dims, shape
 
 
 def _samples_of(document: Document, data: Dims, order: Sequence[int]) -> tuple[SampleCounts, ...]:

@@ -53,7 +53,7 @@ class Layer(Site, ABC):
 
     Attributes:
         operator: its description, for the operand that is the weight.
-        static_shape: extents of the data as the operator reads it, that the model itself fixes;
+        fixed_shape: extents of the data as the operator reads it, that the model itself fixes;
             None where open.
         planned_shape: the same with the assumed input shapes.
         opset: version of the default operator set of the model.
@@ -75,7 +75,7 @@ class Layer(Site, ABC):
     """
 
     operator: Operator
-    static_shape: Dims
+    fixed_shape: Dims
     planned_shape: Dims
     opset: int
     weight_shape: tuple[int, ...]
@@ -170,7 +170,7 @@ class Layer(Site, ABC):
     @property
     def stored_axes(self) -> tuple[int, ...]:
         """The axis of the stored data for every axis that the layer reads."""
-        return tuple(range(len(self.static_shape)))
+        return tuple(range(len(self.fixed_shape)))
 
     @cached_property
     def output_shape(self) -> Dims:
@@ -203,7 +203,7 @@ class Layer(Site, ABC):
         limits = None if quantization is None else (quantization.extends, quantization.cuts)
         bias = None if self.bias is None else self.bias.shape
         traits = (self.op, self.itemsize, self.weight_on_left, self.is_finite, limits)
-        extents = (self.static_shape, self.planned_shape, self.weight_shape, self.axes, bias)
+        extents = (self.fixed_shape, self.planned_shape, self.weight_shape, self.axes, bias)
         return (*traits, *extents, self.group, self.weight_groups)
 
     @abstractmethod
@@ -478,9 +478,9 @@ class ProductLayer(Layer):
 
     def _shared_extents(self, labels: Labels) -> Dims:
         """Return the extents of the data that the model fixes for labels of the weight, too."""
-        row = len(self.static_shape) - (1 if self.weight_on_left else 2)
+        row = len(self.fixed_shape) - (1 if self.weight_on_left else 2)
         first = len(labels.rows) - 1
-        return tuple(n for i, n in enumerate(self.static_shape) if i >= first and i != row)
+        return tuple(n for i, n in enumerate(self.fixed_shape) if i >= first and i != row)
 
     def _fits(self) -> bool:
         data, inputs = self.planned_shape, self.channels[0]

@@ -117,7 +117,7 @@ GUARD_OPSET = 10
 
 def guard_conditions(layer: Layer, form: Form) -> dict[int, Congruence]:
     """Return the conditions on the extents of the data, by axis of the data as it is stored."""
-    axes = zip(layer.stored_axes, layer.static_shape, form.conditions, strict=True)
+    axes = zip(layer.stored_axes, layer.fixed_shape, form.conditions, strict=True)
     return {axis: c for axis, extent, c in axes if extent is None and c != ANY}
 
 
@@ -139,7 +139,7 @@ def guard_problem(layer: Layer) -> Refusal | None:
 def declared_extent_problem(layer: Layer) -> Refusal | None:
     """Refuse a layer whose data is declared with an extent that is not known: no form is legal."""
     declared = layer.data.shape or ()
-    for axis, extent in zip(layer.stored_axes, layer.static_shape, strict=True):
+    for axis, extent in zip(layer.stored_axes, layer.fixed_shape, strict=True):
         if extent is None and axis < len(declared) and isinstance(declared[axis], int):
             return Refusal(
                 Code.UNKNOWN_EXTENT,

@@ -142,9 +142,9 @@ class RowFold(ProposedFold):
     def _fixed_shape(self) -> Dims:
         """The extents of the data that the model fixes, the channels among them."""
         layer = self.layer
-        channel = len(layer.static_shape) - (2 if layer.weight_on_left else 1)
+        channel = len(layer.fixed_shape) - (2 if layer.weight_on_left else 1)
         return tuple(
-            layer.channels[0] if i == channel else e for i, e in enumerate(layer.static_shape)
+            layer.channels[0] if i == channel else e for i, e in enumerate(layer.fixed_shape)
         )
 
     @property

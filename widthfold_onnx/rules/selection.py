@@ -111,7 +111,7 @@ def forms_to_race(layer: Layer, options: FoldOptions) -> list[Form]:
     unguarded = every_form(layer, options, folds_open_axes=False)
     forms = [form for form in unguarded if not guard_conditions(layer, form)]
     has_fold = any(form.folded_axes for form in forms)
-    return forms if has_fold or None not in layer.static_shape else list(every_form(layer, options))
+    return forms if has_fold or None not in layer.fixed_shape else list(every_form(layer, options))
 
 
 def _is_of_one_axis(layer: Layer) -> TypeGuard[ConvLayer]:

@@ -112,7 +112,7 @@ class SpatialFold(ProposedFold):
         if fold.summed:
             return self._summed(shapes)
         in_shape, out_shape = shapes
-        logical = (layer.planned_shape, layer.output_shape)
+        planned_shapes = (layer.planned_shape, layer.output_shape)
         input_packing, output_packing = (
             _packing(fold, _fixed_shape(layer, shape), output=output)
             for shape, output in ((in_shape, False), (out_shape, True))
@@ -134,7 +134,7 @@ class SpatialFold(ProposedFold):
         return Form(
             spec=msgspec.structs.replace(self.spec, tile_major=channels_last),
             fold=fold,
-            is_view=views and shapes == logical,
+            is_view=views and shapes == planned_shapes,
             channels_last=channels_last,
             extended_in_shape=in_shape,
             extended_out_shape=out_shape,
@@ -192,7 +192,7 @@ def _ends(
     layer: ConvLayer,
     fold: ConvFold,
     extended_shapes: tuple[Dims, Dims],
-    static_shapes: tuple[Dims, Dims],
+    fixed_shapes: tuple[Dims, Dims],
 ) -> Ends:
     """Return the ends of a form; a layout is None if its tensor is extended or cut.
 
@@ -201,8 +201,8 @@ def _ends(
     out_shape = extended_shapes[1]
     is_apart = fold.tile_major and fold.group > 1
     input_layout, output_layout = (
-        layout if shape == logical and layout.fits(shape) and not is_apart else None
-        for layout, shape, logical in (
+        layout if shape == planned and layout.fits(shape) and not is_apart else None
+        for layout, shape, planned in (
             (fold.layout(output=False), extended_shapes[0], layer.planned_shape),
             (fold.layout(output=True), out_shape, layer.output_shape),
         )
@@ -212,7 +212,7 @@ def _ends(
         reason = Refusal(Code.CUT, f"{list(out_shape)} is cut to {list(layer.output_shape)}")
     elif is_apart:
         reason = Refusal(Code.GROUPED_CHANNELS_LAST, "groups lie apart in NHWC")
-    return Ends(layer.data_index, input_layout, output_layout, *static_shapes, reason)
+    return Ends(layer.data_index, input_layout, output_layout, *fixed_shapes, reason)
 
 
 def _packing(fold: ConvFold, shape: Dims, *, output: bool) -> Packing:
@@ -233,5 +233,5 @@ def _extended_shape(layer: ConvLayer, fold: ConvFold, *, output: bool) -> Dims:
 
 def _fixed_shape(layer: ConvLayer, shape: Dims) -> Dims:
     """Return the extents of input or output that the model fixes, the channels among them."""
-    pairs = enumerate(zip(shape, layer.static_shape, strict=True))
+    pairs = enumerate(zip(shape, layer.fixed_shape, strict=True))
     return tuple(e if i == 1 or fixed is not None else None for i, (e, fixed) in pairs)

@@ -294,7 +294,7 @@ def cut(
     measured_layer = only_layer(Document(proto, None, OPERATORS))
     if isinstance(measured_layer, Refusal):
         return measured_layer
-    if None in layer.static_shape:  # a form of open extents may not be one of these
+    if None in layer.fixed_shape:  # a form of open extents may not be one of these
         answers = [form_of(measured_layer, form.spec, options) for form in forms]
         is_possible = [isinstance(answer, Form) for answer in answers]
         forms = list(compress(forms, is_possible))
