@@ -347,7 +347,7 @@ class ProductLayer(Layer):
     stored_rank: int
 
     @property
-    def transposed(self) -> bool:
+    def data_transposed(self) -> bool:
         """True if the data is stored with its last two axes exchanged."""
         return self.operator.data_transposed(self.node)
 
@@ -421,7 +421,7 @@ class ProductLayer(Layer):
             **({"equation": _equation(self.labels)} if self.labels else {}),
             "weight": list(self.matrix_shape),
             "left": self.weight_on_left,
-            "transposed": self.transposed,
+            "transposed": self.data_transposed,
             "turned": self.operator.weight_transposed(self.node),
             "flat": self.flat,
             "bias": None if self.bias is None else list(self.bias.shape),
@@ -432,7 +432,7 @@ class ProductLayer(Layer):
     @property
     def forms_key(self) -> Hashable:
         """The values that determine its forms, see `Layer.forms_key`."""
-        layout = (self.transposed, self.flat, self.labels, self.weight.shape)
+        layout = (self.data_transposed, self.flat, self.labels, self.weight.shape)
         return (super().forms_key, self.matrix_count, layout, self.samples)
 
     @property
@@ -442,7 +442,7 @@ class ProductLayer(Layer):
             return _equation(self.labels)
         is_transposed = self.operator.weight_transposed(self.node)
         text = f"weight {'left' if self.weight_on_left else 'right'}"
-        text += ", data transposed" * self.transposed + ", weight transposed" * is_transposed
+        text += ", data transposed" * self.data_transposed + ", weight transposed" * is_transposed
         return text if self.bias is None else f"{text}, C {list(self.bias.shape)}"
 
     def problem(self) -> Refusal | None:

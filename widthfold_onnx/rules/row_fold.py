@@ -178,7 +178,7 @@ def _ends(layer: ProductLayer, layout: RowLayout, shape: Dims) -> Ends:
     """
     result = layer.output_shape_for(shape)
     reason = None
-    input_layout = layout if layout.fits(shape) and not layer.transposed else None
+    input_layout = layout if layout.fits(shape) and not layer.data_transposed else None
     output_layout = layout if layout.fits(result) and not layer.flat else None
     if (labels := layer.labels) is not None:
         input_layout = input_layout if labels.is_plain(labels.data, labels.summed) else None
@@ -201,23 +201,25 @@ def _moves(
     A Transpose that moves only axes of extent 1 is left out, or is a Reshape.
     """
     if layer.labels is None:
-        data_moves = packing_moves(layout, shape, transposed=layer.transposed)
+        data_moves = packing_moves(layout, shape, data_transposed=layer.data_transposed)
         return data_moves, unpacking_moves(layout, layer.output_shape_for(shape), flat=layer.flat)
     data, result = layer.labels.packing(shape, layer.weight.shape, layout.factor)
     result_moves = result.moves(tile_major=False, inverse=True)
     return data.moves(tile_major=False), result_moves
 
 
-def packing_moves(layout: RowLayout, shape: Dims, *, transposed: bool = False) -> tuple[Move, ...]:
+def packing_moves(
+    layout: RowLayout, shape: Dims, *, data_transposed: bool = False
+) -> tuple[Move, ...]:
     """Return the moves that pack the data.
 
     Args:
         layout: how it is packed.
         shape: logical extents; None where they may not be written into the graph.
-        transposed: the data is stored with its two last axes exchanged.
+        data_transposed: the data is stored with its two last axes exchanged.
     """
     moves = layout.moves(shape)
-    if transposed and 1 not in shape[-2:]:  # else both are the same in memory
+    if data_transposed and 1 not in shape[-2:]:  # else both are the same in memory
         order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
         return (Transpose(order, tuple(shape[i] for i in order)), *moves)
     return moves

@@ -183,7 +183,7 @@ def test_gemm(kind, factor, left, trans_data, trans_weight, extents, seed) -> No
 
     layer = product_layer(w, left=left, turned=trans_weight)
     fold = fold_of(layer, factor)
-    packed = run(packing_moves(layout, oriented, transposed=trans_data), x)
+    packed = run(packing_moves(layout, oriented, data_transposed=trans_data), x)
     y = product(packed, folded_weight(layer, w, fold), folded_bias(layer, c, fold), turned=False)
     unpacked = run(unpacking_moves(layout, shape), y)
     np.testing.assert_array_equal(unpacked, product(x, w, c, turned=trans_data))
@@ -218,5 +218,5 @@ def test_numbers_are_copied_bit_for_bit(left: bool) -> None:
 def test_only_data_that_lies_across_is_moved() -> None:
     """A transposed operand with an axis of extent 1 is the same in memory."""
     for shape, moves in (((6, 3), True), ((6, 1), False)):
-        packed = packing_moves(RowLayout(2), shape, transposed=True)
+        packed = packing_moves(RowLayout(2), shape, data_transposed=True)
         assert [isinstance(move, Reshape) for move in packed] == [False] * moves + [True]
