@@ -18,12 +18,12 @@ On the right, axes directly before the rows may be merged with them: L is their 
 packed tensor has fewer axes. Leading axes are batches and stay.
 
 A padded layout (`PaddedLayout`) is an injection: channels with zeros behind or between them. The
-channels form segments. A segment of n channels takes m >= n positions, its channels the first n.
-Channel c of a segment that starts at channel c0 and at position p0 lies at
+channels form segments. A segment of n channels takes m >= n places, its channels the first n.
+Channel c of a segment that starts at channel c0 and at place p0 lies at
 
-    positions[c] = p0 + (c - c0)
+    places[c] = p0 + (c - c0)
 
-All other positions are padding. `positions` is strictly increasing, so channels keep their order.
+All other places are padding. `places` is strictly increasing, so channels keep their order.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ class PaddedLayout:
     """The places of channels among padding.
 
     Attributes:
-        segments: channels and positions of each segment.
+        segments: channels and places of each segment.
     """
 
     segments: tuple[tuple[int, int], ...]
@@ -286,7 +286,7 @@ class PaddedLayout:
 
     @property
     def width(self) -> int:
-        """Number of positions: channels and padding."""
+        """Number of places: channels and padding."""
         return sum(width for _, width in self.segments)
 
     @property
@@ -295,12 +295,12 @@ class PaddedLayout:
         return self.width > self.channels
 
     @cached_property
-    def positions(self) -> npt.NDArray[np.intp]:
-        """The position of every channel."""
+    def places(self) -> npt.NDArray[np.intp]:
+        """The place of every channel."""
         counts, widths = (np.array(column, np.intp) for column in zip(*self.segments, strict=True))
         gaps = np.cumsum(widths) - widths - (np.cumsum(counts) - counts)
-        positions: npt.NDArray[np.intp] = np.arange(self.channels) + np.repeat(gaps, counts)
-        return positions
+        places: npt.NDArray[np.intp] = np.arange(self.channels) + np.repeat(gaps, counts)
+        return places
 
     def expand(self, array: Array, axis: int, fill: float = 0) -> Array:
         """Return an array with `fill` at the padding of an axis; it has an element per channel.
@@ -310,16 +310,15 @@ class PaddedLayout:
         shape = list(array.shape)
         shape[axis] = self.width
         result = np.full(shape, fill, array.dtype)
-        result[(slice(None),) * axis + (self.positions,)] = array
+        result[(slice(None),) * axis + (self.places,)] = array
         return result
 
     def of_each(self, groups: int) -> PaddedLayout | None:
         """Return the layout of one of equal groups of channels; None if the groups differ."""
         if self.channels % groups or self.width % groups:
             return None
-        parts = self.positions.reshape(groups, -1)
         starts = np.arange(groups)[:, None] * (self.width // groups)
-        places = parts - starts
+        places = self.places.reshape(groups, -1) - starts
         if (places != places[0]).any() or places.max() >= self.width // groups:
             return None
         ends = [*places[0][1:].tolist(), self.width // groups]

@@ -358,7 +358,7 @@ def _pad_pad(op: OpInPadding) -> PaddedOp | Refusal:
         if data.is_padded and not op.zeros[0]:
             return ZERO_UNPROVED
         growth = result.width - data.width
-        if growth < 0 or (result.positions[: data.channels] != data.positions).any():
+        if growth < 0 or (result.places[: data.channels] != data.places).any():
             return Refusal(Code.UNEVEN_PARTS, "the padding of its result lies elsewhere")
         pads[end_pad] = growth
         padding = op.zero if result.is_padded else None
