@@ -362,8 +362,8 @@ class AxisPattern(ReportPart, kw_only=True, frozen=True):
     taps: list[tuple[int, int, int, int]]
 
 
-class FoldedNode(ReportPart, kw_only=True, frozen=True):
-    """The record of a folded node: the HTML report draws it, and the proof ignores it.
+class FoldReport(ReportPart, kw_only=True, frozen=True):
+    """What a folded node records of its fold: the HTML report draws it, and the proof ignores it.
 
     Attributes:
         node: name of the node.
@@ -484,7 +484,7 @@ class VerifyReport(Report, kw_only=True, frozen=True):
     outputs: list[OutputParity]
     proof: Proof | None
     integers: IntegerRun | None
-    folds: list[FoldedNode]
+    folds: list[FoldReport]
     timing: Timing | None
     verdict: Verdict
     reasons: list[str]

@@ -22,7 +22,7 @@ from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import DELIVERY, FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.reports import html
-from widthfold_onnx.results import FoldedNode
+from widthfold_onnx.results import FoldReport
 from widthfold_onnx.rewrite.record import (
     FOLD_KEY,
     MAX_NUMBER,
@@ -78,11 +78,11 @@ def records(model: onnx.ModelProto, *keys: str) -> list[onnx.StringStringEntryPr
     return [e for n in all_nodes(model.graph.node) for e in n.metadata_props if e.key in keys]
 
 
-def shown(model: onnx.ModelProto) -> list[FoldedNode]:
+def shown(model: onnx.ModelProto) -> list[FoldReport]:
     return recorded_folds(Document(model, None, OPERATORS))
 
 
-def told(text: str) -> FoldedNode:
+def told(text: str) -> FoldReport:
     """The text that is shown of a node with this record."""
     node = Node("", "Conv", [], name="site", metadata_props={FOLD_KEY: text})
     found = read_fold(node)

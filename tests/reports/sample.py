@@ -9,7 +9,7 @@ from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis
 from widthfold_onnx.results import (
     AxisPattern,
     Environment,
-    FoldedNode,
+    FoldReport,
     Gpu,
     IntegerRun,
     NodeTime,
@@ -59,8 +59,8 @@ def output(name: str, level: str, error: float = 3e-7, *, passed: bool = True) -
     )
 
 
-def folded(name: str, axes: list[AxisPattern]) -> FoldedNode:
-    return FoldedNode(
+def folded(name: str, axes: list[AxisPattern]) -> FoldReport:
+    return FoldReport(
         node=name,
         form="width by 8, view blocked",
         channels="8 -> 8, folded 64 -> 64",

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from widthfold_onnx.reports.described import Report, described
 from widthfold_onnx.reports.description import NUMBER, Detail
 from widthfold_onnx.reports.words import short
-from widthfold_onnx.results import FoldedNode, OptimizeReport, VerifyReport
+from widthfold_onnx.results import FoldReport, OptimizeReport, VerifyReport
 from widthfold_onnx.text import printable
 
 MAX_ROWS = 100
@@ -27,7 +27,7 @@ MAX_DRAWN_BYTES = 1_500_000
 
 _LONGEST = 1000
 
-Drawing = tuple[list[FoldedNode], list[tuple[Markup, Markup, str]]]
+Drawing = tuple[list[FoldReport], list[tuple[Markup, Markup, str]]]
 """Nodes that are folded alike; positions, kernel and explanation of each axis."""
 
 
@@ -42,7 +42,7 @@ def part(report: Report) -> str:
     return _template("report.html").render(_context(report, []))
 
 
-def _context(report: Report, folds: list[FoldedNode]) -> dict[str, object]:
+def _context(report: Report, folds: list[FoldReport]) -> dict[str, object]:
     """Return the values that both templates show."""
     drawings = _drawings(folds) if folds else []
     return {
@@ -78,11 +78,11 @@ def _pictures(report: Report) -> list[tuple[str, Markup]]:
     return []
 
 
-def _drawings(folds: list[FoldedNode]) -> list[Drawing]:
+def _drawings(folds: list[FoldReport]) -> list[Drawing]:
     """Draw the first folds, as many as fit; equal folds share a drawing."""
     from widthfold_onnx.reports.pictures import explanation, kernel, positions
 
-    alike: dict[bytes, list[FoldedNode]] = {}
+    alike: dict[bytes, list[FoldReport]] = {}
     for node in folds:
         alike.setdefault(msgspec.json.encode((node.form, node.channels, node.axes)), []).append(
             node

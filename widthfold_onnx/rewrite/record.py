@@ -21,7 +21,7 @@ from widthfold_onnx.model.document import Document, Node
 from widthfold_onnx.model.messages import shown_name
 from widthfold_onnx.model.proto.walk import model_nodes
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.results import AxisPattern, FoldedNode
+from widthfold_onnx.results import AxisPattern, FoldReport
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer, axis_names
 
@@ -134,8 +134,8 @@ UNREADABLE = "unreadable"
 """Form of a folded node whose record cannot be read."""
 
 
-def recorded_folds(document: Document) -> list[FoldedNode]:
-    """Return the records of a model's folded nodes, in running order."""
+def recorded_folds(document: Document) -> list[FoldReport]:
+    """Return the folds that the nodes of a model record, in running order."""
     return [read_fold(n) for _, n in document.nodes(OPERATORS) if FOLD_KEY in n.metadata_props]
 
 
@@ -144,11 +144,11 @@ def recorded_runtime(proto: onnx.ModelProto) -> str:
     return "".join(entry.value for entry in proto.metadata_props if entry.key == RUNTIME_KEY)
 
 
-def read_fold(node: Node) -> FoldedNode:
-    """Return the record of a folded node."""
+def read_fold(node: Node) -> FoldReport:
+    """Return the fold that a node records."""
     name = shown_name(node, node.metadata_props.get(ORIGIN_KEY))
     try:
         record = read_record(node.metadata_props[FOLD_KEY])
     except InvalidModelError:
-        return FoldedNode(node=name, form=UNREADABLE)
-    return FoldedNode(node=name, **msgspec.structs.asdict(record))
+        return FoldReport(node=name, form=UNREADABLE)
+    return FoldReport(node=name, **msgspec.structs.asdict(record))
