@@ -62,7 +62,8 @@ class FormSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     """The fields that tell the forms of a layer apart, and labels: `axis`, `factor`, `kind`.
 
     The labels, which reports show, follow from the other fields and the layer. Fields at their
-    defaults are left out of the text, so that earlier measurements stay valid.
+    defaults are left out of the text and of plan files, so that files of earlier versions can be
+    read.
 
     Attributes:
         axis: folded axes by name, joined by "+".
