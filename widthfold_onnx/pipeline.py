@@ -331,7 +331,7 @@ def _unproved_layers(fitted_plan: FittedPlan, proof: Proof | None) -> set[NodeNa
     """
     if proof is None:
         return set()
-    guarded = fitted_plan.rewriting.guarded()
+    guarded = fitted_plan.rewriting.guarded_layers()
     bodies = [f"/{name}/{place}/" for name in proof.unseen for place in BRANCHES]
     names = [layer.name for layer in fitted_plan.plan.layers]
     return {name for value in proof.unseen for name in guarded.get(value, ())} | {

@@ -84,7 +84,7 @@ def proved_equal(
         decided = decide_fixed(model, folder, choice)
         while decided.plan.changes:
             rewriting = decided.fit().rewriting
-            guarded = rewriting.guarded()
+            guarded = rewriting.guarded_layers()
             result = rewriting.carry_out()
             digest = hashlib.sha256(result.SerializeToString()).digest()
             if digest in seen:

@@ -95,10 +95,10 @@ class Hints:
         hints = self._shapes(site, self._options) if is_open else []
         mixing_options = replace(self._options, mix_samples=True)
         if refusal.code == Code.FACTOR_DOES_NOT_DIVIDE:
-            if self._folds(site, self._reading.planned, replace(self._options, ragged=True)):
+            if self._folds(site, self._reading.planned_shapes, replace(self._options, ragged=True)):
                 hints.append(RAGGED)
         elif refusal.code == Code.MIXES_SAMPLES:
-            if self._folds(site, self._reading.planned, mixing_options):
+            if self._folds(site, self._reading.planned_shapes, mixing_options):
                 hints.append(MIX)
         elif is_open and not hints and isinstance(layer, ProductLayer):
             hints = self._shapes(site, mixing_options, f" {MIX}")

@@ -114,7 +114,7 @@ class Reading:
             inputs_of(self.document.proto, shapes)
 
     @cached_property
-    def planned(self) -> ShapeTable:
+    def planned_shapes(self) -> ShapeTable:
         """The shapes of all values at the first of the assumed sizes.
 
         Raises:
@@ -130,5 +130,5 @@ class Reading:
         def extents(table: ShapeTable) -> ExtentsOf:
             return lambda value: table.get(site.scope.path, value.name or "")
 
-        planned_extents = extents(self.planned if shapes is None else shapes)
+        planned_extents = extents(self.planned_shapes if shapes is None else shapes)
         return read_layer(self.document, site, extents(self.document.shapes), planned_extents)

@@ -76,7 +76,7 @@ class Rewriting:
         }
         return cls(document, forms, guarded_regions, runtime)
 
-    def guarded(self) -> dict[str, set[NodeName]]:
+    def guarded_layers(self) -> dict[str, set[NodeName]]:
         """Return the guarded layers, by each value that their If may return."""
         names: dict[str, set[NodeName]] = {}
         for graph, forms in self.forms.items():
