@@ -24,7 +24,7 @@ from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.rewrite.reading import Reading
-from widthfold_onnx.rewrite.record import LAYOUT_KEY
+from widthfold_onnx.rewrite.record import STATE_KEY
 from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.enumeration import conv_forms
 from widthfold_onnx.rules.form import Form
@@ -104,7 +104,7 @@ def test_the_common_ops_in_every_operator_set(opset: int) -> None:
     value = g.op("Add", value, skip)
     result = folded(g.model([value], opset), count=2)
     assert conversions(result) == 2
-    claiming = [any(p.key == LAYOUT_KEY for p in node.metadata_props) for node in result.graph.node]
+    claiming = [any(p.key == STATE_KEY for p in node.metadata_props) for node in result.graph.node]
     assert sum(claiming) == 8
 
 

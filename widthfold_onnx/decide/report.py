@@ -24,8 +24,7 @@ from widthfold_onnx.results import (
 from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.fit import FittedPlan
 from widthfold_onnx.rewrite.plan import PaddingPlan, Plan
-from widthfold_onnx.rewrite.rewriting import spread_of
-from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.form import Form, spread_of
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import EXTENTS, guard_conditions
 

@@ -31,6 +31,7 @@ from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.model.document import Attributes, Document, Graph, Node, Value
 from widthfold_onnx.model.messages import reads
 from widthfold_onnx.rewrite.new_nodes import NodeBuilder, base_name
+from widthfold_onnx.rewrite.record import GUARD_KEY
 from widthfold_onnx.rewrite.regions import Regions
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
@@ -185,10 +186,6 @@ def _on_a_cycle(
     except CycleError as error:
         return [group for group in groups if len(group) > 1 and group in error.args[1]]
     return []
-
-
-GUARD_KEY = "widthfold.guard"
-"""Metadata key of the nodes of a guard; for its If, the value names what the guard tests."""
 
 
 class GuardBuilder(NodeBuilder):

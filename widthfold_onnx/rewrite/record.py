@@ -2,7 +2,8 @@
 
 A new node names the output of the original that it computes (`ORIGIN_KEY`). A folded node records
 its fold (`FOLD_KEY`): reports show the record, and a model with such a node is not folded again. A
-node whose outputs are packed tensors is marked (`PACKED`). No proof or verdict reads any of this.
+node whose outputs are packed tensors is marked (`PACKED`), and so are the nodes of a guard
+(`GUARD_KEY`). No proof or verdict reads any of this.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ RUNTIME_KEY = "widthfold.runtime"
 """Metadata of a model: the version of ONNX Runtime that its forms were measured with."""
 
 ORIGIN_KEY = "widthfold.origin"
-LAYOUT_KEY = "widthfold.state"
-PACKED = {LAYOUT_KEY: "packed"}
+STATE_KEY = "widthfold.state"
+PACKED = {STATE_KEY: "packed"}
+GUARD_KEY = "widthfold.guard"
+"""Metadata of the nodes of a guard; for its If, the value names what the guard tests."""
 
 MAX_TAPS = 128
 """Taps of an axis that are recorded: they are 4 numbers each, and a kernel of 39 folded by 64 has

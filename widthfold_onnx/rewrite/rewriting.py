@@ -37,7 +37,7 @@ from widthfold_onnx.rewrite.record import (
     RUNTIME_KEY,
 )
 from widthfold_onnx.rewrite.regions import PackedTensor, PropagatedOp, Regions, region_reports
-from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.form import Form, spread_of
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import guard_conditions
 from widthfold_onnx.rules.quantization import exact_dequantizer
@@ -123,16 +123,6 @@ class Rewriting:
         _note(model, NONFINITE_KEY, f"spread:{spread:g}" if spread > 1.0 else "")
         _note(model, RUNTIME_KEY, self.runtime)
         return model
-
-
-def spread_of(layer: Layer, form: Form) -> float:
-    """Return how many outputs Inf or NaN in one input may reach, after / before the fold.
-
-    A structural zero times Inf is NaN, so a non-finite input reaches every output that shares its
-    reduction, within its sample. The mean number of outputs reached grows by the number of elements
-    of the folded weight / the number of elements that are no structural zeros.
-    """
-    return 1.0 if layer.is_finite else round(form.fold.spread(), 2)
 
 
 def _note(model: onnx.ModelProto, key: str, value: str) -> None:

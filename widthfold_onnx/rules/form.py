@@ -62,8 +62,7 @@ class FormSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     """The fields that tell the forms of a layer apart, and labels: `axis`, `factor`, `kind`.
 
     The labels, which reports show, follow from the other fields and the layer. Fields at their
-    defaults are left out of the text and of plan files, so that files of earlier versions can be
-    read.
+    defaults are left out: a field that is added has one, so plan files without it stay readable.
 
     Attributes:
         axis: folded axes by name, joined by "+".
@@ -224,6 +223,16 @@ class ProposedFold(ABC):
         Args:
             shapes: the planned extents of input and output (`extended_shapes`).
         """
+
+
+def spread_of(layer: Layer, form: Form) -> float:
+    """Return how many outputs Inf or NaN in one input may reach, after / before the fold.
+
+    A structural zero times Inf is NaN, so a non-finite input reaches every output that shares its
+    reduction, within its sample. The mean number of outputs reached grows by the number of elements
+    of the folded weight / the number of elements that are no structural zeros.
+    """
+    return 1.0 if layer.is_finite else round(form.fold.spread(), 2)
 
 
 def bytes_growth(layer: Layer, fold: ConvFold, in_shape: Dims, out_shape: Dims) -> float:

@@ -37,7 +37,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.plan import LayerPlan, Limits, Plan, structure_of
 from widthfold_onnx.rewrite.reading import Reading
-from widthfold_onnx.rewrite.record import FOLD_KEY, LAYOUT_KEY
+from widthfold_onnx.rewrite.record import FOLD_KEY, STATE_KEY
 from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Form, FormSpec
 from widthfold_onnx.rules.layers import Layer
@@ -178,7 +178,7 @@ def _core(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
         model: one folded node with the packed ops behind it, all extents known.
     """
     nodes = model.graph.node
-    packed = [name for node in nodes if _has(node, LAYOUT_KEY) for name in node.output]
+    packed = [name for node in nodes if _has(node, STATE_KEY) for name in node.output]
     folded = next(node for node in nodes if _has(node, FOLD_KEY))
     makers = {name: node for node in nodes for name in node.output}
     start = next((name for name in folded.input if name in packed), model.graph.input[0].name)
