@@ -300,7 +300,7 @@ def read_scales(
     inputs = operator.inputs
     axis = operator.out_axis(node, len(weight))
     parameters: dict[int, Parameter] = {}
-    for owner, indices, of_channels in operator.scales:
+    for owner, indices, per_channel in operator.scales:
         for role, index in zip(("scale", "zero point"), indices, strict=True):
             value = input_of(node, index)
             if value is None or index is None:
@@ -317,7 +317,7 @@ def read_scales(
                 return Refusal(Code.UNKNOWN_SHAPE, f"how many numbers {name} has is not known")
             if not is_single(shape):
                 has = f"{name} has the extents {list(shape)}"
-                if not of_channels:
+                if not per_channel:
                     reason = f"{has}, so it differs between positions that become one"
                     return Refusal(Code.QUANTIZED_PER_POSITION, reason)
                 if isinstance(constant, Refusal):

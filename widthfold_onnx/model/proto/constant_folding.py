@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CACHED = 1024
 
-QUANTIZING = 21
+QUANTIZING_OPSET = 21
 """Operator set since which the reference implementation has DequantizeLinear and QuantizeLinear. In
 older operator sets they have fewer attributes and types, and return the same."""
 
@@ -42,7 +42,7 @@ def run_reference(
         ValueError: it fails on these inputs.
     """
     if is_default(node, "DequantizeLinear", "QuantizeLinear"):
-        opset = max(opset, QUANTIZING)
+        opset = max(opset, QUANTIZING_OPSET)
     message = copy_of(node)
     message.name = ""
     message.ClearField("metadata_props")

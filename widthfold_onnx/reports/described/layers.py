@@ -204,7 +204,7 @@ def _changes(report: OptimizeReport, detail: Detail) -> list[Line]:
     lines += [companion(c, detail) for c in report.companions if full or c.status == "exchanged"]
     if report.padding is not None and (full or report.padding.status == "padded"):
         lines.append(padding(report.padding, detail))
-    lines += [Line("", frozen(report.summary))] if report.summary.frozen else []
+    lines += [Line("", interface_change(report.summary))] if report.summary.frozen else []
     return [*lines, *([] if full else _unlisted(report))]
 
 
@@ -335,6 +335,6 @@ def changes(counts: OptimizeSummary) -> str:
     return ", ".join(f"{counted(n, kind)} would be {change}" for n, kind, change in parts if n)
 
 
-def frozen(counts: OptimizeSummary) -> str:
-    """Say that the interface has changed."""
+def interface_change(counts: OptimizeSummary) -> str:
+    """Say how the interface has changed."""
     return f"{counted(counts.frozen, 'weight')} taken out of the inputs"
