@@ -10,7 +10,7 @@ from onnx import parser
 
 from tests.folding import optimize, verify
 from tests.shared import SHARED
-from widthfold_onnx.evidence.runs import all_windows_fit
+from widthfold_onnx.evidence.parity.runs import all_windows_fit
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 
 SWIFT = SHARED / "published" / "swift-f0__model_0.3.0.onnx"

@@ -1,9 +1,8 @@
 """Check that a rewritten model computes the function of the original, and measure its speed.
 
 `verify_files` starts `checks` in a child process; `checks` calls `interface`, `proof`, `integers`,
-`parity` and `timing`, and adds up their findings. `runs` chooses the inputs, runs models on them
-with `exact_kernels`, and names the branches that none of them reaches. `saturation` leaves out
-forms before a search. `pipeline` imports it.
+`parity` and `timing`, and adds up their findings. Models run with `exact_kernels`. `saturation`
+leaves out forms before a search. `pipeline` imports it.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ from widthfold_onnx.evidence.parity.outputs import (
     Distance,
     Outputs,
 )
+from widthfold_onnx.evidence.parity.runs import Runs
 from widthfold_onnx.evidence.parity.truth import usable_truths
-from widthfold_onnx.evidence.runs import Runs
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
 from widthfold_onnx.runtime.inputs.feeds import InputSet
 

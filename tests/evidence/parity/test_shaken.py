@@ -10,7 +10,7 @@ from onnx import numpy_helper, parser
 
 from widthfold_onnx import verify
 from widthfold_onnx.evidence.parity.original_runs import shake, shaken, shaken_input, steps_of
-from widthfold_onnx.evidence.runs import attempt
+from widthfold_onnx.evidence.parity.runs import attempt
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.runtime.provider_traits import Level

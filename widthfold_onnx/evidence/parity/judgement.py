@@ -34,8 +34,8 @@ from widthfold_onnx.evidence.parity.outputs import (
     measure,
     pairs,
 )
+from widthfold_onnx.evidence.parity.runs import Runs, attempt
 from widthfold_onnx.evidence.parity.truth import true_outputs, usable_truths
-from widthfold_onnx.evidence.runs import Runs, attempt
 from widthfold_onnx.options import Step
 from widthfold_onnx.results import LevelName, OutputParity, Verdict
 from widthfold_onnx.runtime.provider_traits import Level

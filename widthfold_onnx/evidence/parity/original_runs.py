@@ -30,7 +30,7 @@ from widthfold_onnx.evidence.parity.outputs import (
     dtype_of,
     pairs,
 )
-from widthfold_onnx.evidence.runs import Runs, attempt, run_on_inputs
+from widthfold_onnx.evidence.parity.runs import Runs, attempt, run_on_inputs
 from widthfold_onnx.model.loader import load_with_data
 from widthfold_onnx.model.proto.scope import describe_node
 from widthfold_onnx.model.proto.walk import operator_of, subgraphs

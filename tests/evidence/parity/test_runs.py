@@ -15,8 +15,8 @@ from tests.evidence.compared import OPTIONS, SCALED, compared
 from tests.rewrite.quantized.models import qdq_chain, rounding
 from tests.small_models import MODELS
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence import runs
-from widthfold_onnx.evidence.runs import LABEL, attempt, filling_set, run_once
+from widthfold_onnx.evidence.parity import runs
+from widthfold_onnx.evidence.parity.runs import LABEL, attempt, filling_set, run_once
 from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.runtime.provider_traits import Level
 
