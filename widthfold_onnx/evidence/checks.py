@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
+import onnx
 
 from widthfold_onnx.errors import NoKernelError, UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import holds_bytes
@@ -118,9 +120,10 @@ def comparable_runs(
     Raises:
         UsageError: stored inputs or shapes that do not fit the model.
     """
+    read = partial(onnx.load, format="protobuf", load_external_data=False)
     try:
         faults, declarations = interface_differences(
-            original, rewritten, options.freeze_weights, options.input_shapes
+            read(original), read(rewritten), options.freeze_weights, options.input_shapes
         )
         if faults:
             return Uncompared(Findings(failures=tuple(faults)), options)

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
 
-from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.model.proto.walk import initializers, overridable
+from widthfold_onnx.model.proto.walk import overridable, required_inputs
 from widthfold_onnx.options import Sizes
 from widthfold_onnx.text import printable
 
@@ -66,13 +63,13 @@ class Declaration:
 
 
 def interface_differences(
-    original: Path, rewritten: Path, freeze_weights: bool, sizes: Sizes
+    old: onnx.ModelProto, new: onnx.ModelProto, freeze_weights: bool, sizes: Sizes
 ) -> tuple[list[str], list[Declaration]]:
     """List differences in names, order, element types, dims or overridable initializers.
 
     Args:
-        original: model file; weights outside it are not read.
-        rewritten: model file.
+        old: the original, without its external data.
+        new: the rewritten model.
         freeze_weights: whether initializers of the original may be no inputs any more.
         sizes: extents that the caller demands of inputs, one or more assignments; the rewritten
             model may declare an extent that is the same in all of them.
@@ -80,14 +77,12 @@ def interface_differences(
     Returns:
         Differences that may break a caller, and other differences: names for anonymous extents of
         inputs, and other extents of outputs, which are judged by the outputs of the original.
-
-    Raises:
-        UnverifiedError: a file that is no model.
     """
-    old, new = _load(original), _load(rewritten)
-    faults, inputs = _ports("input", *(_fed_inputs(model) for model in (old, new)))
+    faults, inputs = _ports("input", required_inputs(old), required_inputs(new))
     output_faults, outputs = _ports("output", old.graph.output, new.graph.output)
-    symbols = Counter(extent for value in _fed_inputs(new) for extent in _extents(value.type) or ())
+    symbols = Counter(
+        extent for value in required_inputs(new) for extent in _extents(value.type) or ()
+    )
     renamings = [item for item in inputs if _is_renaming(item, symbols)]
     accepted = [
         item for item in inputs if all(item.states(shapes.get(item.name)) for shapes in sizes)
@@ -101,22 +96,6 @@ def interface_differences(
         for name in sorted(new_names - old_names)
     ]
     return faults, renamings + outputs
-
-
-def _load(path: Path) -> onnx.ModelProto:
-    model = onnx.ModelProto()
-    try:
-        model.ParseFromString(path.read_bytes())
-    except (OSError, DecodeError) as error:
-        reason = printable(str(error))
-        raise UnverifiedError(f"{printable(path.name)} cannot be read: {reason}") from error
-    return model
-
-
-def _fed_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Return the inputs that a caller must feed."""
-    stored = initializers(model.graph).keys()
-    return [value for value in model.graph.input if value.name not in stored]
 
 
 def _ports(
