@@ -24,7 +24,7 @@ from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.runtime.kernels import u8s8_error
 
 ANY = FoldOptions(ragged=True)
-WORSE = [FURTHER, "this CPU saturates"]
+WORSE = f"{FURTHER}; this CPU saturates"
 
 
 def loaded(model: onnx.ModelProto, folder: Path) -> LoadedModel:
@@ -40,11 +40,11 @@ def chosen(
 ) -> FoldOptions:
     """Remaining forms where some folds saturate: along the width 0 and 1, in both layouts."""
 
-    def judged(original: Path, folds: Sequence[Path], options: object) -> list[list[str]]:
+    def judged(function: object, original: Path, folds: Sequence[Path], *_: object) -> list[str]:
         assert all(load(fold).proto.graph.node for fold in folds)
-        return [WORSE if i in bad else [] for i in range(len(folds))]
+        return [WORSE if i in bad else "" for i in range(len(folds))]
 
-    monkeypatch.setattr(saturation, "saturation_objections", judged)
+    monkeypatch.setattr(saturation, "isolated", judged)
     options, left = usable_forms(loaded(model or alternating([1, 2, 3, 4]), folder), ANY, VALUES)
     assert not left
     return options
@@ -77,10 +77,10 @@ def test_the_layer_that_saturates_is_left_alone(
     """The other layers keep every form."""
     model = named("seco[n]d*")
 
-    def judged(original: Path, folds: Sequence[Path], options: object) -> list[list[str]]:
-        return [WORSE if "seco[n]d*" in folded_in(fold) else [] for fold in folds]
+    def judged(function: object, original: Path, folds: Sequence[Path], *_: object) -> list[str]:
+        return [WORSE if "seco[n]d*" in folded_in(fold) else "" for fold in folds]
 
-    monkeypatch.setattr(saturation, "saturation_objections", judged)
+    monkeypatch.setattr(saturation, "isolated", judged)
     options, forms = usable_forms(loaded(model, tmp_path), ANY, VALUES)
     assert options == replace(ANY, skip=("seco[[]n]d[*]",))
     why = f"left alone, as its fold is {FURTHER}; this CPU saturates"
@@ -90,10 +90,10 @@ def test_the_layer_that_saturates_is_left_alone(
 def test_layers_that_pass_alone_but_not_together_are_all_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def judged(original: Path, folds: Sequence[Path], options: object) -> list[list[str]]:
-        return [WORSE if len(folded_in(fold)) > 1 else [] for fold in folds]
+    def judged(function: object, original: Path, folds: Sequence[Path], *_: object) -> list[str]:
+        return [WORSE if len(folded_in(fold)) > 1 else "" for fold in folds]
 
-    monkeypatch.setattr(saturation, "saturation_objections", judged)
+    monkeypatch.setattr(saturation, "isolated", judged)
     options, forms = usable_forms(loaded(named("second"), tmp_path), ANY, VALUES)
     assert options.skip == tuple(name.node for name in forms) == ("first", "second", "third")
 
@@ -122,10 +122,8 @@ def test_where_every_fold_saturates_further_the_model_is_copied(
     monkeypatch.setattr(pipeline, "may_saturate", lambda *arguments: True)
     if not u8s8_error():
         assert usable_forms(model, ANY, VALUES) == (ANY, {})
-        bad = [FURTHER, "this CPU's 8-bit kernels saturate (no VNNI)"]
-        monkeypatch.setattr(
-            saturation, "saturation_objections", lambda m, files, o: [bad] * len(files)
-        )
+        bad = f"{FURTHER}; this CPU's 8-bit kernels saturate (no VNNI)"
+        monkeypatch.setattr(saturation, "isolated", lambda f, m, files, o: [bad] * len(files))
     report = optimize(model.path, out, ANY, VALUES)
     (site,) = report.sites
     assert (site.status, site.code, report.written) == ("kept", "saturates", "out.onnx")

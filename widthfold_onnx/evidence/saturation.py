@@ -129,7 +129,7 @@ def _checks(
     from widthfold_onnx.decide.fixed import decide_fixed
     from widthfold_onnx.model.writer import write_model
 
-    checks: list[FoldCheck] = []
+    folds: list[tuple[FoldOptions, list[NodeName]]] = []
     with tempfile.TemporaryDirectory(prefix="widthfold-") as folder:
         files: list[Path] = []
         for options in choices:
@@ -138,13 +138,15 @@ def _checks(
             names = [layer.name for layer in decided_plan.plan.layers]
             if names:
                 proto = decided_plan.fit().rewriting.carry_out()
-                checks.append(FoldCheck(options, names, ""))
+                folds.append((options, names))
                 files.append(Path(folder) / f"{len(files)}.onnx")
                 write_model(proto, files[-1], source_folder=model.folder)
-        reasons = saturation_objections(model.path, files, verify_options) if files else []
+        if not files:
+            return []
+        objections = isolated(_saturation_objections, model.path, files, verify_options)
     return [
-        replace(check, objection="; ".join(lines))
-        for check, lines in zip(checks, reasons, strict=True)
+        FoldCheck(options, names, objection)
+        for (options, names), objection in zip(folds, objections, strict=True)
     ]
 
 
@@ -156,26 +158,19 @@ def _choices(options: FoldOptions) -> Iterator[FoldOptions]:
         yield replace(options, axis=axis, layout=layout)
 
 
-def saturation_objections(
+def _saturation_objections(
     original: Path, folds: Sequence[Path], options: VerifyOptions
-) -> list[list[str]]:
-    """Return why folds may not be deployed on this CPU, whose kernels saturate.
+) -> list[str]:
+    """Return for each fold why it may not be deployed on this CPU, whose kernels saturate.
 
-    Returns:
-        For each fold its objections, which are empty unless it saturates further than the original.
+    An objection is "" unless the fold saturates further than the original.
 
     Raises:
         UnverifiedError: the original does not run.
     """
-    return isolated(_saturation_objections, original, folds, options)
-
-
-def _saturation_objections(
-    original: Path, folds: Sequence[Path], options: VerifyOptions
-) -> list[list[str]]:
     original_runs = original_runs_of(original, resolved(options), silent)
     results = [
         compare_as_deployed(original_runs, fold, original_runs.run(fold, Level.ALL))
         for fold in folds
     ]
-    return [[*findings.reasons] if findings.failures else [] for findings in results]
+    return ["; ".join(findings.reasons) if findings.failures else "" for findings in results]
