@@ -133,7 +133,7 @@ def run_on_inputs(
     inputs = input_sets(session, options, lambda s: all_windows_fit(load(original).proto, s))
     random_set = next((item for item in inputs.sets if item.random), None)
     if random_set is not None and (item := filling_set(original, random_set)) is not None:
-        inputs.sets.append(item)
+        inputs = replace(inputs, sets=[*inputs.sets, item])
     inputs, outputs = _run(session, inputs, on_progress)
     if (
         random_set is not None
@@ -142,7 +142,8 @@ def run_on_inputs(
     ):
         inputs, outputs = _run(session, _with_values(inputs, values), on_progress)
     if branches := unreached_branches(load(original).proto, original, options, inputs.sets):
-        inputs.remarks.append(f"no input set reached {', '.join(branches)}")
+        remark = f"no input set reached {', '.join(branches)}"
+        inputs = replace(inputs, remarks=[*inputs.remarks, remark])
     return inputs, outputs
 
 
