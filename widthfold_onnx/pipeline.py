@@ -19,7 +19,7 @@ from widthfold_onnx.decide.survey import survey
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
 from widthfold_onnx.evidence import verify_files
 from widthfold_onnx.evidence.proof.compare import proof_report
-from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.saturation import may_saturate, usable_forms
 from widthfold_onnx.model.atomic import check_target
 from widthfold_onnx.model.loader import LoadedModel, load
@@ -418,7 +418,7 @@ def _carry_out(
     if no_verify:
         return new_model, None
     original = frozen(model) if plan.frozen else model
-    old, new = (program(proto, folder) for proto in (original, new_model))
+    old, new = (Program.of(proto, folder) for proto in (original, new_model))
     return new_model, proof_report(old, new, plan.sizes, {})
 
 

@@ -21,7 +21,7 @@ from tests.shared import MODELS, SHARED, generate, needs_models
 from tests.whole_models.traps import NAMES, SCRIPT
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.evidence.proof.compare import proof_report
-from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 
@@ -78,7 +78,7 @@ def proved_equal(
 
     Layers whose guards would choose the fold at no sizes are left out, as `optimize` does.
     """
-    before = program(model, folder)
+    before = Program.of(model, folder)
     seen = set()
     for choice in options:
         decided = decide_fixed(model, folder, choice)
@@ -90,7 +90,7 @@ def proved_equal(
             if digest in seen:
                 break
             seen.add(digest)
-            size_proof = proof_report(before, program(result, folder), choice.input_shapes, {})
+            size_proof = proof_report(before, Program.of(result, folder), choice.input_shapes, {})
             if size_proof.unseen:
                 unproved = set().union(*(guarded[value] for value in size_proof.unseen))
                 decided = decided.without_unproved(unproved, model, folder)

@@ -18,7 +18,7 @@ from tests.oracle import conv, conv_transpose
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence import integers
 from widthfold_onnx.evidence.integers import EXACT_BELOW, MAX_MAGNITUDE, TERMS, run_on_integers
-from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.options import AxisName, FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime.session import Feeds
 
@@ -62,7 +62,7 @@ def through(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
 
 
 def run(old: onnx.ModelProto, new: onnx.ModelProto) -> integers.IntegerRun:
-    return run_on_integers(program(old, None), program(new, None), SHAPES, OPTIONS)
+    return run_on_integers(Program.of(old, None), Program.of(new, None), SHAPES, OPTIONS)
 
 
 def test_a_right_kernel_is_exact() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 
 from widthfold_onnx.evidence.proof.compare import SizeProof, prove_at_sizes
-from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import sizes_of
@@ -32,7 +32,7 @@ def proof(
     """
     ran = {name: tuple(extents) for name, extents in (ran_at or {}).items()}
     size_proofs = prove_at_sizes(
-        program(old, None), program(new, None), sizes_of(shapes or {}), ran
+        Program.of(old, None), Program.of(new, None), sizes_of(shapes or {}), ran
     )
     return next((item for item in size_proofs if item.verdict != "equal"), size_proofs[0])
 

@@ -17,7 +17,7 @@ from widthfold_onnx.evidence.interface import interface_differences
 from widthfold_onnx.evidence.parity.judgement import Findings, ModelParity, model_parity
 from widthfold_onnx.evidence.parity.original_runs import OriginalRuns, original_runs_of
 from widthfold_onnx.evidence.proof.compare import proof_report
-from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.timing.profile import alarms
 from widthfold_onnx.evidence.timing.requirement import gate, slowest
 from widthfold_onnx.evidence.timing.speed import time_models
@@ -205,7 +205,7 @@ def _proofs(
         return None, None
     on_progress(Step("proof by evaluation"))
     try:
-        old_program, new_program = (program(model.proto, model.folder) for model in (old, new))
+        old_program, new_program = (Program.of(model.proto, model.folder) for model in (old, new))
     except UnverifiedError as error:
         return Proof(verdict="skipped", reason=str(error)), None
     run_shapes = next(iter(sizes), {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 
 from widthfold_onnx.evidence.proof.compare import SizeProof, prove_at_sizes
-from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.options import Shapes
 
 
@@ -13,7 +13,7 @@ def proofs(
     before: onnx.ModelProto, after: onnx.ModelProto, ran_at: Shapes | None = None
 ) -> list[SizeProof]:
     """Prove two models that are held in memory, at every set of extents."""
-    return prove_at_sizes(program(before, None), program(after, None), ({},), ran_at or {})
+    return prove_at_sizes(Program.of(before, None), Program.of(after, None), ({},), ran_at or {})
 
 
 def difference(

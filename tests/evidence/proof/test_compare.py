@@ -14,7 +14,7 @@ from tests.evidence.mutants.proof import difference
 from tests.folding import fold_model
 from tests.small_models import build
 from widthfold_onnx.evidence.proof.compare import prove_at_sizes
-from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.options import FoldOptions
 
 TEXT = """
@@ -125,6 +125,6 @@ def test_data_in_other_files_are_read(
         folder.mkdir()
         path = folder / "model.onnx"
         onnx.save(model, path, save_as_external_data=True, location="data", size_threshold=0)
-        programs.append(program(onnx.load(path, load_external_data=False), folder))
+        programs.append(Program.of(onnx.load(path, load_external_data=False), folder))
     (proof,) = prove_at_sizes(*programs, ({},), {})
     assert proof.verdict == ("equal" if change is None else "different")

@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper
 
 from widthfold_onnx.evidence.proof.compare import SizeProof, prove_at_sizes
-from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.proof.program import Program
 
 RNG = np.random.default_rng(5)
 W = RNG.standard_normal((3, 2, 3)).astype(np.float32)
@@ -30,7 +30,7 @@ def model(nodes: str, constants: dict[str, np.ndarray]) -> onnx.ModelProto:
 
 
 def proof(first: onnx.ModelProto, other: onnx.ModelProto) -> SizeProof:
-    (size_proof,) = prove_at_sizes(program(first, None), program(other, None), ({},), {})
+    (size_proof,) = prove_at_sizes(Program.of(first, None), Program.of(other, None), ({},), {})
     return size_proof
 
 

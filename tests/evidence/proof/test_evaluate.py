@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from widthfold_onnx.evidence.proof.compare import prove_at_sizes
-from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.proof.program import Program
 
 PAD = """<ir_version: 8, opset_import: ["": {opset}]>
     g (float[2, 3, 4] x) => (float[2, 3, 6] y)
@@ -31,7 +31,7 @@ NESTED = """<ir_version: 8, opset_import: ["": 17]>
 
 
 def verdicts(first: str, other: str) -> list[str]:
-    both = (program(onnx.parser.parse_model(text), None) for text in (first, other))
+    both = (Program.of(onnx.parser.parse_model(text), None) for text in (first, other))
     return [proof.verdict for proof in prove_at_sizes(*both, ({},), {})]
 
 
@@ -61,7 +61,7 @@ def test_a_run_that_leaves_an_input_to_its_default(is_open: bool) -> None:
         for model in both if is_open else ():
             model.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "N"
         size_proofs = prove_at_sizes(
-            *(program(model, None) for model in both), ({},), {"x": (2, 2)}
+            *(Program.of(model, None) for model in both), ({},), {"x": (2, 2)}
         )
         assert size_proofs[0].verdict == expected
 

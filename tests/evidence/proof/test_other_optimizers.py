@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from tests.folding import verify
 from tests.shared import MODELS, ROOT, SHARED
 from widthfold_onnx.evidence.proof.compare import proof_report
-from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.proto.walk import overridable
 from widthfold_onnx.options import Provider, VerifyOptions
@@ -49,7 +49,9 @@ optimizers = pytest.mark.parametrize("optimizer", [by_onnxslim, by_onnxsim, by_o
 
 def proof(model: Path, other: Path) -> Proof:
     old, new = (load(path) for path in (model, other))
-    return proof_report(program(old.proto, old.folder), program(new.proto, new.folder), ({},), {})
+    return proof_report(
+        Program.of(old.proto, old.folder), Program.of(new.proto, new.folder), ({},), {}
+    )
 
 
 @optimizers

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 from tests.evidence.mutants.proof import difference, proofs
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.proof.compare import proof_report, prove, prove_at_sizes
-from widthfold_onnx.evidence.proof.program import Correspondence, program
+from widthfold_onnx.evidence.proof.program import Correspondence, Program
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "l" : 1]>'
 MAIN = f"{HEAD} g (float[2,3] x, bool c) => (float[2,3] y)"
@@ -151,15 +151,17 @@ def test_open_sizes_are_tried_twice_and_what_holds_at_one_only_is_found() -> Non
 
 
 def test_extents_that_are_demanded_are_the_only_ones() -> None:
-    old, new = (program(open_model(shape), None) for shape in ("0, 0, 6", "2, -1, 6"))
+    old, new = (Program.of(open_model(shape), None) for shape in ("0, 0, 6", "2, -1, 6"))
     (proof,) = prove_at_sizes(old, new, ({"x": (2, 5, 6)},), {})
     assert (proof.verdict, proof.shapes) == ("equal", {"x": (2, 5, 6)})
 
 
 def test_an_original_that_cannot_be_evaluated_is_unverified() -> None:
-    broken = program(parsed(f"{MAIN} {{ z = Transpose <perm = [0, 5]> (x) y = Relu (z) }}"), None)
+    broken = Program.of(
+        parsed(f"{MAIN} {{ z = Transpose <perm = [0, 5]> (x) y = Relu (z) }}"), None
+    )
     with pytest.raises(UnverifiedError, match="the original cannot be evaluated"):
-        prove(Correspondence(broken, program(PLAIN, None)), {"x": (2, 3)})
+        prove(Correspondence(broken, Program.of(PLAIN, None)), {"x": (2, 3)})
 
 
 CHAIN = "a = Relu (x) b = Tanh (a) d = Exp (b) y = Sin (d)"
@@ -257,7 +259,7 @@ def test_a_model_that_does_not_fit_into_memory_is_not_proved(
         raise MemoryError
 
     first, other = (
-        program(parsed(f"{MAIN} {{ s = {op} (x, w)  y = Relu (s) }}", w=np.ones(3)), None)
+        Program.of(parsed(f"{MAIN} {{ s = {op} (x, w)  y = Relu (s) }}", w=np.ones(3)), None)
         for op in ("Add", "Sub")
     )
     monkeypatch.setattr(f"widthfold_onnx.evidence.proof.{where}", fail)

@@ -12,7 +12,7 @@ from tests.evidence.mutants.proof import difference
 from tests.rewrite.guards.guarded import guards, parsed
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.proof import compare
-from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.proof.sizes import MAX_GUESSED, first_tries, second_tries
 
 PAIR = """<ir_version: 8, opset_import: ["" : 17]>
@@ -28,7 +28,7 @@ def test_a_symbol_of_a_fixed_shape_is_known_everywhere(sizes: list[tuple[int, ..
     model = parsed(PAIR, **WEIGHTS)
     folded = wf.fold(model, factor=4, input_shape=[{"x": shape} for shape in sizes])
     assert folded != model
-    old, fixed = program(model, None), {"x": sizes[-1]}
+    old, fixed = Program.of(model, None), {"x": sizes[-1]}
     both = dict.fromkeys("xz", sizes[-1])
     ran_at = dict.fromkeys("xz", sizes[0])
     assert [next(first_tries(old, fixed, at)) for at in ({}, ran_at)] == [both, both]
@@ -43,7 +43,7 @@ main (float[1, 3, T] x, float[T] mask) => (float[1, 4, T] y) {
 
 
 def test_a_length_that_a_mask_has_at_axis_0_is_no_batch() -> None:
-    old = program(parsed(MASKED, w=(4, 3, 3)), None)
+    old = Program.of(parsed(MASKED, w=(4, 3, 3)), None)
     at_24 = {"x": (1, 3, 24), "mask": (24,)}
     assert next(first_tries(old, {}, {})) == at_24
     lengths = [shapes["mask"] for shapes in second_tries(old, {}, at_24)]
@@ -51,17 +51,17 @@ def test_a_length_that_a_mask_has_at_axis_0_is_no_batch() -> None:
 
 
 def test_a_run_that_lacks_an_input_tells_no_extents() -> None:
-    old = program(parsed(PAIR, **WEIGHTS), None)
+    old = Program.of(parsed(PAIR, **WEIGHTS), None)
     lacking = {"x": (1, 3, 8, 12)}
     named = first_tries(old, {}, {**lacking, "z": (1, 3, 8, 12)})
     assert next(named) == dict.fromkeys("xz", (1, 3, 8, 12))
     anonymous = parsed(PAIR.replace("float[1, 3, H, W] z", "float[1, 3, H, ?] z"), **WEIGHTS)
-    assert next(first_tries(program(anonymous, None), {}, lacking))["x"] == (1, 3, 24, 24)
+    assert next(first_tries(Program.of(anonymous, None), {}, lacking))["x"] == (1, 3, 24, 24)
 
 
 def test_extents_that_nobody_names_are_bounded() -> None:
     """At 16384 everywhere the inputs of this model take 13 GB."""
-    old = program(parsed(PAIR, **WEIGHTS), None)
+    old = Program.of(parsed(PAIR, **WEIGHTS), None)
     tries = list(first_tries(old, {}, {}))
     elements = [sum(map(math.prod, shapes.values())) for shapes in tries]
     assert 1 << 18 < max(elements) <= MAX_GUESSED

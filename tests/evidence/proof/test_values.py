@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.proof.compare import MIN_BITS, SizeProof, prove_at_sizes
 from widthfold_onnx.evidence.proof.field import PRIMES, elements, fingerprints, variables
-from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.proof.program import Program
 
 HEAD = '<ir_version: 10, opset_import: ["": {opset}, "com.microsoft": 1]>'
 QUANTIZED = (
@@ -52,7 +52,7 @@ FUNCTION = (
 
 def compared(first: str | onnx.ModelProto, other: str | onnx.ModelProto) -> SizeProof:
     protos = [onnx.parser.parse_model(m) if isinstance(m, str) else m for m in (first, other)]
-    proofs = prove_at_sizes(*(program(proto, None) for proto in protos), ({},), {})
+    proofs = prove_at_sizes(*(Program.of(proto, None) for proto in protos), ({},), {})
     return next((proof for proof in proofs if proof.verdict != "equal"), proofs[0])
 
 
@@ -105,7 +105,7 @@ def test_versions_of_what_a_body_holds() -> None:
 def test_a_function_of_another_operator_set_is_not_inlined() -> None:
     text = FUNCTION.format(opset=18, own=17, attributes="", body="Relu")
     with pytest.raises(UnverifiedError, match="cannot be inlined: F of another operator set"):
-        program(onnx.parser.parse_model(text), None)
+        Program.of(onnx.parser.parse_model(text), None)
 
 
 def test_what_a_function_assumes_where_a_call_states_nothing() -> None:
@@ -149,7 +149,7 @@ def test_data_in_two_folders_under_one_name(place: str, tmp_path: Path) -> None:
         tensor.data_location = onnx.TensorProto.EXTERNAL
         for key, value in (("location", "w.bin"), ("offset", "0"), ("length", "16")):
             tensor.external_data.add(key=key, value=value)
-        programs.append(program(proto, folder))
+        programs.append(Program.of(proto, folder))
     assert [proof.verdict for proof in prove_at_sizes(*programs[:2], ({},), {})] == ["equal"]
     assert [proof.verdict for proof in prove_at_sizes(*programs[1:], ({},), {})] == ["different"]
 

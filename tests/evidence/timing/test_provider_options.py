@@ -14,7 +14,7 @@ from tests.evidence.compared import compare_models
 from tests.folding import optimize, verify
 from widthfold_onnx import UsageError
 from widthfold_onnx.evidence.integers import run_on_integers
-from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.timing import resource_usage
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions, silent
@@ -92,7 +92,7 @@ def test_they_reach_the_comparison_and_the_shaken_copies(pair, opened):
 
 
 def test_they_reach_the_run_on_integers(pair, opened):
-    before, after = (program(onnx.load(path), None) for path in pair)
+    before, after = (Program.of(onnx.load(path), None) for path in pair)
     result = run_on_integers(before, after, {"x": (1, 2, 8, 16)}, OPTIONS)
     assert (result.verdict, result.nodes) == ("exact", 1)
     assert opened

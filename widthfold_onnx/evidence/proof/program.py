@@ -15,7 +15,7 @@ from collections.abc import Collection, Container
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import onnx
@@ -60,6 +60,24 @@ class Program:
     proto: onnx.ModelProto
     folder: Path | None
     scope: NameScope
+
+    @classmethod
+    def of(cls, proto: onnx.ModelProto, folder: Path | None) -> Self:
+        """Prepare a checked model.
+
+        Raises:
+            UnverifiedError: its functions cannot be inlined.
+        """
+        if proto.functions:
+            try:
+                proto = inline(proto)
+            except InvalidModelError as error:
+                raise UnverifiedError(f"its functions cannot be inlined: {error}") from error
+        if proto.functions:
+            names = ", ".join(sorted(printable(function.name) for function in proto.functions))
+            reason = f"its functions cannot be inlined: {names} of another operator set"
+            raise UnverifiedError(reason)
+        return cls(proto, folder, graph_scope(proto.graph))
 
     @cached_property
     def opsets(self) -> dict[str, int]:
@@ -171,23 +189,6 @@ def _text(value: Any) -> Any:
     if isinstance(value, list | tuple) and value and isinstance(value[0], bytes):
         return [_text(item) for item in value]
     return value
-
-
-def program(proto: onnx.ModelProto, folder: Path | None) -> Program:
-    """Prepare a checked model.
-
-    Raises:
-        UnverifiedError: its functions cannot be inlined.
-    """
-    if proto.functions:
-        try:
-            proto = inline(proto)
-        except InvalidModelError as error:
-            raise UnverifiedError(f"its functions cannot be inlined: {error}") from error
-    if proto.functions:
-        names = ", ".join(sorted(printable(function.name) for function in proto.functions))
-        raise UnverifiedError(f"its functions cannot be inlined: {names} of another operator set")
-    return Program(proto, folder, graph_scope(proto.graph))
 
 
 def constant(node: onnx.NodeProto, program: Program) -> Array | None:

@@ -13,7 +13,7 @@ from tests.evidence.proof.faults.faults import planted
 from tests.evidence.proof.faults.judge import differ
 from tests.lacking import IS_OLD
 from widthfold_onnx.evidence.proof.compare import prove_at_sizes
-from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.proof.program import Program
 
 FAULTS = 15
 """Of each base, drawn from all that make another function which runs: 210 in all."""
@@ -21,7 +21,7 @@ SEED = 1
 
 
 def verdict(original: onnx.ModelProto, other: onnx.ModelProto) -> str:
-    proofs = prove_at_sizes(program(original, None), program(other, None), ({},), {})
+    proofs = prove_at_sizes(Program.of(original, None), Program.of(other, None), ({},), {})
     return next((proof.verdict for proof in proofs if proof.verdict != "equal"), "equal")
 
 

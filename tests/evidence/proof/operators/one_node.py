@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 from widthfold_onnx.evidence.proof.field import PRIMES, draws_of, residues
 from widthfold_onnx.evidence.proof.operators import evaluate
-from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.proof.values import Call, Constant, Elements, Value
 
 OPSET = 21
@@ -50,7 +50,7 @@ def evaluated(
     graph = helper.make_graph([node], "g", [], [onnx.ValueInfoProto(name="o0")])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     kinds = kinds or [onnx.TensorProto.FLOAT] * (len(names) + outputs)
-    given = program(model, None)
+    given = Program.of(model, None)
     call = Call(
         node=node,
         attributes=given.attributes(node),
