@@ -33,8 +33,8 @@ from widthfold_onnx.evidence.proof.sizes import (
     tested_tries,
 )
 from widthfold_onnx.evidence.proof.values import (
-    Constant,
     Elements,
+    KnownValue,
     OpaqueValue,
     Shape,
     Shapes,
@@ -405,7 +405,7 @@ def _error_bits(old: Evaluation, new: Evaluation) -> float:
 
 def _difference(old: Value, new: Value) -> str:
     """Say how two values differ, with the first element."""
-    if not isinstance(old, Constant | Elements) or not isinstance(new, Constant | Elements):
+    if not isinstance(old, KnownValue | Elements) or not isinstance(new, KnownValue | Elements):
         return "it is computed otherwise"
     if old.shape != new.shape:
         return f"extents {list(new.shape)} instead of {list(old.shape)}"

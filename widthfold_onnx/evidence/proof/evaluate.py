@@ -21,8 +21,8 @@ from widthfold_onnx.evidence.proof.operators.arithmetic import function_of
 from widthfold_onnx.evidence.proof.program import Program, constant
 from widthfold_onnx.evidence.proof.values import (
     Call,
-    Constant,
     Elements,
+    KnownValue,
     OpaqueValue,
     Shape,
     TensorType,
@@ -159,7 +159,7 @@ class Evaluation:
         if name in frame.values:
             return frame.values[name]
         if name in frame.scope.initializers:
-            return Constant(self.program.read(frame.scope.initializers[name]))
+            return KnownValue(self.program.read(frame.scope.initializers[name]))
         if frame.outer is None:
             raise UnevaluableError(f"nothing computes {name}")
         return self._read(name, frame.outer)
@@ -185,7 +185,7 @@ class Evaluation:
     def _node(self, frame: _Frame, index: int) -> list[Value]:
         node, path = frame.scope.nodes[index], frame.path
         if (array := constant(node, self.program)) is not None:
-            return [Constant(array)]
+            return [KnownValue(array)]
         call = Call(
             node=node,
             attributes=self.program.attributes(node),
@@ -206,7 +206,7 @@ class Evaluation:
             )
         else:
             results = evaluate(call)
-        is_known = all(isinstance(value, Constant) for value in results)
+        is_known = all(isinstance(value, KnownValue) for value in results)
         if bodies or (
             not is_known and (is_function(node) or operator(node) in self.unknown_operators)
         ):
@@ -252,7 +252,7 @@ class Evaluation:
         branch_names = {"then_branch", "else_branch"}
         if call.node.output[0] in self.forced_ifs:
             branch_names = {"else_branch"}
-        elif isinstance(condition, Constant):
+        elif isinstance(condition, KnownValue):
             branch_names = {"then_branch" if condition.array.any() else "else_branch"}
         self.branches.update((call.node.output[0], name) for name in branch_names)
         results = {

@@ -39,7 +39,7 @@ class UnevaluableError(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Constant:
+class KnownValue:
     """Numbers or strings that do not depend on the inputs.
 
     Attributes:
@@ -109,7 +109,7 @@ class Elements:
     constants: int = 0
     grid: bytes = b""
     element_type: int = 0
-    factor: Constant | None = None
+    factor: KnownValue | None = None
 
     @property
     def shape(self) -> Shape:
@@ -135,8 +135,8 @@ class OpaqueValue:
         return self.key.to_bytes(KEY_BYTES, "little")
 
 
-Tensor = Constant | Elements
-Value = Constant | Elements | OpaqueValue
+Tensor = KnownValue | Elements
+Value = KnownValue | Elements | OpaqueValue
 
 
 def _digest(draws: Draws) -> bytes:
@@ -197,12 +197,12 @@ class Call:
     def numbers(self, index: int) -> Array | None:
         """Return the numbers of an input, None where it is left out or not known."""
         value = self.optional(index)
-        return value.array if isinstance(value, Constant) else None
+        return value.array if isinstance(value, KnownValue) else None
 
     @property
     def tensors(self) -> list[Tensor]:
         """All inputs that are there."""
-        return [value for value in self.inputs if isinstance(value, Constant | Elements)]
+        return [value for value in self.inputs if isinstance(value, KnownValue | Elements)]
 
     def element_type(self, index: int) -> int:
         """Return the element type of an input, 0 where it is left out or unknown."""
@@ -230,7 +230,7 @@ class Call:
     def _from_first(self, axis: Any) -> Any:
         """Return an axis counted from the first one, where the rank of the data is known."""
         value = self.inputs[0] if self.inputs else None
-        rank = len(value.shape) if isinstance(value, Constant | Elements) else 0
+        rank = len(value.shape) if isinstance(value, KnownValue | Elements) else 0
         return axis % rank if isinstance(axis, int) and rank else axis
 
     def is_modern(self) -> bool:

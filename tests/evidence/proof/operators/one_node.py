@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from widthfold_onnx.evidence.proof.field import PRIMES, draws_of, residues
 from widthfold_onnx.evidence.proof.operators import evaluate
 from widthfold_onnx.evidence.proof.program import Program
-from widthfold_onnx.evidence.proof.values import Call, Constant, Elements, Value
+from widthfold_onnx.evidence.proof.values import Call, Elements, KnownValue, Value
 
 OPSET = 21
 FLOAT, INT8, UINT8, INT32 = (
@@ -68,7 +68,7 @@ def evaluated(
 
 def same(found: Value, expected: np.ndarray) -> None:
     """Show that a value is these whole numbers modulo every prime."""
-    assert isinstance(found, Constant | Elements)
+    assert isinstance(found, KnownValue | Elements)
     assert found.shape == expected.shape
     whole = expected.astype(np.int64)
     assert (whole == expected).all()
@@ -78,8 +78,8 @@ def same(found: Value, expected: np.ndarray) -> None:
 
 def alike(first: Value, other: Value) -> np.ndarray:
     """Places at which two values are equal."""
-    assert isinstance(first, Constant | Elements)
-    assert isinstance(other, Constant | Elements)
+    assert isinstance(first, KnownValue | Elements)
+    assert isinstance(other, KnownValue | Elements)
     assert first.shape == other.shape
     equal = np.ones(first.shape, bool)
     for a, b in zip(first.draws, other.draws, strict=True):

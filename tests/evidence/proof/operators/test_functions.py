@@ -13,7 +13,7 @@ from tests.evidence.proof.operators.one_node import (
     elements,
     evaluated,
 )
-from widthfold_onnx.evidence.proof.values import Constant, Elements, UnevaluableError
+from widthfold_onnx.evidence.proof.values import Elements, KnownValue, UnevaluableError
 
 
 @pytest.mark.parametrize("op", ["Relu", "Sigmoid", "Exp", "Floor", "Abs", "Sqrt", "Erf"])
@@ -47,10 +47,10 @@ def test_an_attribute_belongs_to_the_function() -> None:
 @pytest.mark.parametrize(("op", "decisive"), [("And", False), ("Or", True)])
 def test_a_known_operand_may_decide(op: str, decisive: bool) -> None:
     unknown = elements(drawn(0, 3))
-    result = evaluated(op, unknown, Constant(np.array(decisive)))
-    assert isinstance(result, Constant)
+    result = evaluated(op, unknown, KnownValue(np.array(decisive)))
+    assert isinstance(result, KnownValue)
     assert result.array.tolist() == [decisive] * 3
-    assert isinstance(evaluated(op, unknown, Constant(np.array(not decisive))), Elements)
+    assert isinstance(evaluated(op, unknown, KnownValue(np.array(not decisive))), Elements)
 
 
 def test_max_pool_is_of_what_a_window_holds_in_any_order() -> None:
@@ -65,13 +65,13 @@ def test_max_pool_is_of_what_a_window_holds_in_any_order() -> None:
     assert np.argwhere(changed).tolist() == [[0, 0, 0, 0]]
     taps = [windows_[:, :, :, i, :, j] for i in range(2) for j in range(3)]
     assert alike(evaluated("Max", *taps), value).all()
-    whole = evaluated("ReduceMax", x, Constant(np.array([2, 3])))
+    whole = evaluated("ReduceMax", x, KnownValue(np.array([2, 3])))
     assert alike(whole, evaluated("GlobalMaxPool", x)).all()
 
 
 def test_resize_is_of_the_lines_that_change() -> None:
     x = drawn(0, 1, 2, 3, 5)
-    sizes = Constant(np.array([1, 2, 3, 9]))
+    sizes = KnownValue(np.array([1, 2, 3, 9]))
     value = evaluated("Resize", x, None, None, sizes, mode="linear")
     assert isinstance(value, Elements)
     assert value.shape == (1, 2, 3, 9)
@@ -86,7 +86,7 @@ def test_resize_is_of_the_lines_that_change() -> None:
     assert not alike(evaluated("Resize", x, None, None, sizes, mode="cubic"), value).any()
 
 
-THREE, THIRD = Constant(np.array([3])), Constant(np.array(2))
+THREE, THIRD = KnownValue(np.array([3])), KnownValue(np.array(2))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ THREE, THIRD = Constant(np.array([3])), Constant(np.array(2))
     ],
 )
 def test_functions_of_the_line_along_an_axis(
-    op: str, attributes: dict[str, Any], more: tuple[Constant, ...]
+    op: str, attributes: dict[str, Any], more: tuple[KnownValue, ...]
 ) -> None:
     x = drawn(0, 2, 3, 5)
     value = evaluated(op, x, *more, **attributes)
@@ -109,7 +109,7 @@ def test_functions_of_the_line_along_an_axis(
     keeps = attributes.get("keepdims", 1)
     assert value.shape == ((2, 3, extent) if keeps else (2, 3))
     moved = {**attributes, **({"axis": 0} if "axis" in attributes else {})}
-    places = [Constant(np.array(0))] if op == "CumSum" else more
+    places = [KnownValue(np.array(0))] if op == "CumSum" else more
     turned = evaluated(op, x.transpose(2, 0, 1).copy(), *places, **moved)
     assert isinstance(turned, Elements)
     order = (1, 2, 0) if keeps else (0, 1)

@@ -19,7 +19,7 @@ from tests.evidence.proof.operators.one_node import (
     reference,
     same,
 )
-from widthfold_onnx.evidence.proof.values import Constant, UnevaluableError
+from widthfold_onnx.evidence.proof.values import KnownValue, UnevaluableError
 
 
 @st.composite
@@ -153,7 +153,7 @@ def test_sums_and_means(op: str, axes: list[int] | None, keepdims: int) -> None:
     x = drawn(0, 2, 3, 5, bound=9999) * DIVISIBLE
     given_ = [] if axes is None else [np.array(axes)]
     expected = reference(op, x, *given_, keepdims=keepdims)
-    same(evaluated(op, x, *(Constant(a) for a in given_), keepdims=keepdims), expected)
+    same(evaluated(op, x, *(KnownValue(a) for a in given_), keepdims=keepdims), expected)
 
 
 def test_global_average_pool() -> None:

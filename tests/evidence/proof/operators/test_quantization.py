@@ -20,7 +20,7 @@ from tests.evidence.proof.operators.one_node import (
     reference,
     same,
 )
-from widthfold_onnx.evidence.proof.values import Constant
+from widthfold_onnx.evidence.proof.values import KnownValue
 
 
 def integers(seed: int, kind: type, *shape: int) -> np.ndarray:
@@ -93,15 +93,20 @@ def test_dequantize_linear(scales: tuple[int, ...], attributes: dict[str, int]) 
     expected = reference("DequantizeLinear", x, scale, zero, **attributes)
     kinds = [INT8, FLOAT, INT8, FLOAT]
     value = evaluated(
-        "DequantizeLinear", elements(x), Constant(scale), Constant(zero), kinds=kinds, **attributes
+        "DequantizeLinear",
+        elements(x),
+        KnownValue(scale),
+        KnownValue(zero),
+        kinds=kinds,
+        **attributes,
     )
     same(value, expected)
 
 
 @pytest.mark.parametrize("change", [(0, 0), (1, 0), (0, 1)])
 def test_quantizing_on_the_same_grid_returns_the_integers(change: tuple[int, int]) -> None:
-    x, scale, zero = integers(0, np.int8, 3, 5), Constant(np.float32(0.3)), Constant(np.int8(7))
+    x, scale, zero = integers(0, np.int8, 3, 5), KnownValue(np.float32(0.3)), KnownValue(np.int8(7))
     floats = evaluated("DequantizeLinear", elements(x, INT8), scale, zero)
-    other = Constant(np.float32(0.3 + change[0])), Constant(np.int8(7 + change[1]))
+    other = KnownValue(np.float32(0.3 + change[0])), KnownValue(np.int8(7 + change[1]))
     again = evaluated("QuantizeLinear", floats, *other, kinds=[FLOAT, FLOAT, INT8, INT8])
     assert alike(again, elements(x)).all() == (change == (0, 0))

@@ -29,8 +29,8 @@ from widthfold_onnx.evidence.proof.values import (
     FLOATS,
     ROUNDED,
     Call,
-    Constant,
     Elements,
+    KnownValue,
     Meaning,
     OpaqueValue,
     UnevaluableError,
@@ -119,7 +119,7 @@ def evaluate(call: Call) -> list[Value]:
         return unknown_function(call, *source)
     if is_default(node, "Shape", "Size"):
         return [_extents(call)]
-    is_constant = not source and all(isinstance(value, Constant) for value in call.tensors)
+    is_constant = not source and all(isinstance(value, KnownValue) for value in call.tensors)
     constants = _of_constants(call) if is_constant else None
     if constants is not None:
         return constants
@@ -177,15 +177,15 @@ def unknown_function(call: Call, *sources: str) -> list[Value]:
 
 
 def _is_zero(value: Value | None) -> bool:
-    return isinstance(value, Constant | Elements) and not any(draw.any() for draw in value.draws)
+    return isinstance(value, KnownValue | Elements) and not any(draw.any() for draw in value.draws)
 
 
-def _extents(call: Call) -> Constant:
+def _extents(call: Call) -> KnownValue:
     shape = call.tensor(0).shape
     if call.node.op_type == "Size":
-        return Constant(np.array(np.prod(shape, dtype=np.int64)))
+        return KnownValue(np.array(np.prod(shape, dtype=np.int64)))
     start, end = call.attributes.get("start", 0), call.attributes.get("end", len(shape))
-    return Constant(np.array(shape[start:end], np.int64))
+    return KnownValue(np.array(shape[start:end], np.int64))
 
 
 def _of_constants(call: Call) -> list[Value] | None:
@@ -193,17 +193,17 @@ def _of_constants(call: Call) -> list[Value] | None:
     name = operator(call.node)
     if name not in COMPUTED | EXACT or (name in COMPUTED and not call.is_modern()):
         return None
-    operands = [value.array if isinstance(value, Constant) else None for value in call.inputs]
+    operands = [value.array if isinstance(value, KnownValue) else None for value in call.inputs]
     try:
         arrays = run_reference(call.node, operands, call.opset)
     except ValueError as error:
         raise UnevaluableError(f"it {error}") from error
     if arrays is None:
         return None
-    constants = [value for value in call.inputs if isinstance(value, Constant)]
+    constants = [value for value in call.inputs if isinstance(value, KnownValue)]
     rounds = call.node.op_type not in EXACT
     return [
-        Constant(
+        KnownValue(
             array,
             rounded=any(v.rounded for v in constants) or (rounds and array.dtype.kind == "f"),
         )

@@ -26,8 +26,8 @@ from widthfold_onnx.evidence.proof.field import (
 from widthfold_onnx.evidence.proof.geometry import padded
 from widthfold_onnx.evidence.proof.values import (
     Call,
-    Constant,
     Elements,
+    KnownValue,
     Tensor,
     UnevaluableError,
     Value,
@@ -115,7 +115,7 @@ def quotient(value: Tensor, count: Array | int) -> Elements:
 
 def map_arrays(value: Tensor, move: Callable[[Array], Array]) -> Tensor:
     """Move the elements of a tensor."""
-    if isinstance(value, Constant):
+    if isinstance(value, KnownValue):
         return replace(value, array=move(value.array))
     return replace(value, draws=tuple(map(move, value.draws)))
 
@@ -201,10 +201,10 @@ def pad(call: Call) -> list[Value] | None:
     pads, fill, axes = call.numbers(1), call.optional(2), call.numbers(3)
     if call.opset < PAD_READS:
         pads = np.array(attributes["pads" if "pads" in attributes else "paddings"])
-        fill = Constant(np.array(attributes.get("value", 0.0)))
+        fill = KnownValue(np.array(attributes.get("value", 0.0)))
     if pads is None or (axes is None and call.optional(3) is not None):
         return None
-    fill = Constant(np.array(0.0)) if fill is None or mode != "constant" else reshaped(fill, ())
+    fill = KnownValue(np.array(0.0)) if fill is None or mode != "constant" else reshaped(fill, ())
     sides = np.zeros((2, rank), np.int64)
     sides[:, slice(None) if axes is None else axes] = pads.reshape(2, -1)
     if mode != "constant" and (sides < 0).any():

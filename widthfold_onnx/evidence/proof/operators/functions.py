@@ -22,8 +22,8 @@ from widthfold_onnx.evidence.proof.operators.polynomials import (
 from widthfold_onnx.evidence.proof.values import (
     FLOATS,
     Call,
-    Constant,
     Elements,
+    KnownValue,
     Meaning,
     Tensor,
     UnevaluableError,
@@ -71,7 +71,7 @@ COERCED = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
 LINES = COERCED | {"ArgMax", "ArgMin", "CumSum", "LpNormalization", "TopK"}
 """Operators of which a result depends on a line along an axis, and on the place in the line."""
 
-_ZERO, _ONE = Constant(np.array(0.0)), Constant(np.array(1.0))
+_ZERO, _ONE = KnownValue(np.array(0.0)), KnownValue(np.array(1.0))
 
 _EXTREMA = {
     **dict.fromkeys(("Max", "MaxPool", "GlobalMaxPool", "ReduceMax"), "max"),
@@ -113,9 +113,9 @@ def _zero_where(zero: Array, result: Elements) -> Elements:
 def _commutative(call: Call) -> list[Value]:
     shape = broadcast_shape([value.shape for value in call.tensors])
     for value in call.tensors:
-        if isinstance(value, Constant) and _decides(call.node.op_type, value.array):
+        if isinstance(value, KnownValue) and _decides(call.node.op_type, value.array):
             array = np.full(shape, call.node.op_type == "Or")
-            return [Constant(array)]
+            return [KnownValue(array)]
     total = sum(fingerprints(0, [value.draws], shape) for value in call.tensors)
     return [_of_multiset(call, np.asarray(total), call.tensors)]
 
@@ -129,7 +129,7 @@ def _selection(condition: Tensor, first: Tensor, second: Tensor) -> Elements:
 
 
 def _leaky_relu(call: Call) -> list[Value]:
-    return [_leaky_product(call.tensor(0), Constant(np.array(call.attributes["alpha"])))]
+    return [_leaky_product(call.tensor(0), KnownValue(np.array(call.attributes["alpha"])))]
 
 
 def _leaky_product(data: Tensor, slope: Tensor) -> Elements:

@@ -34,8 +34,8 @@ from widthfold_onnx.evidence.proof.operators.arithmetic import (
 from widthfold_onnx.evidence.proof.values import (
     FLOATS,
     Call,
-    Constant,
     Elements,
+    KnownValue,
     Meaning,
     Shape,
     Tensor,
@@ -103,12 +103,12 @@ def _gemm(call: Call) -> list[Value]:
     b = map_arrays(b, np.transpose) if call.attributes.get("transB") else b
     result = matrix_product(a, b)
     if alpha != 1:
-        result = times(result, Constant(np.array(alpha)))
+        result = times(result, KnownValue(np.array(alpha)))
     if bias is None or beta == 0:
         return [result]
     if broadcast_shape([result.shape, bias.shape]) != result.shape:
         raise UnevaluableError(f"C of {list(bias.shape)} for a result of {list(result.shape)}")
-    return [plus(result, bias if beta == 1 else times(bias, Constant(np.array(beta))))]
+    return [plus(result, bias if beta == 1 else times(bias, KnownValue(np.array(beta))))]
 
 
 def _einsum(call: Call) -> list[Value] | None:
@@ -193,7 +193,7 @@ def _negative(value: Tensor) -> Elements:
 
 
 def _mul(call: Call) -> list[Value]:
-    constants = (value for value in call.tensors if isinstance(value, Constant))
+    constants = (value for value in call.tensors if isinstance(value, KnownValue))
     product = times(call.tensor(0), call.tensor(1))
     return [replace(product, factor=next(constants, None))]
 
@@ -210,10 +210,10 @@ def _total(call: Call) -> list[Value]:
 def _dropout(call: Call) -> list[Value] | None:
     """Return the input and a mask of ones; None in training, where both are random."""
     training, data = call.optional(2), call.tensor(0)
-    is_off = training is None or (isinstance(training, Constant) and not training.array.any())
+    is_off = training is None or (isinstance(training, KnownValue) and not training.array.any())
     if not is_off or (call.opset < 7 and not call.attributes.get("is_test")):
         return None
-    return [data, Constant(np.ones(data.shape, bool))]
+    return [data, KnownValue(np.ones(data.shape, bool))]
 
 
 def _cast(call: Call) -> list[Value]:
@@ -234,7 +234,7 @@ def axes_of(call: Call, rank: int) -> list[int] | None:
         return list(range(2, rank))
     axes, operand = call.attributes.get("axes"), call.optional(1)
     if operand is not None:
-        if not isinstance(operand, Constant):
+        if not isinstance(operand, KnownValue):
             return None
         axes = operand.array.ravel().tolist()
     if not axes:

@@ -24,8 +24,8 @@ from widthfold_onnx.evidence.proof.operators.arithmetic import (
 from widthfold_onnx.evidence.proof.operators.polynomials import convolution, with_bias
 from widthfold_onnx.evidence.proof.values import (
     Call,
-    Constant,
     Elements,
+    KnownValue,
     Meaning,
     Shape,
     Tensor,
@@ -33,7 +33,7 @@ from widthfold_onnx.evidence.proof.values import (
     Value,
 )
 
-_ZERO = Constant(np.zeros((), np.int64))
+_ZERO = KnownValue(np.zeros((), np.int64))
 
 
 def _shifted(call: Call, data: int, zero: int, axis: int) -> Tensor:
