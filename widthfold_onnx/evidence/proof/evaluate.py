@@ -193,7 +193,6 @@ class Evaluation:
             opset=self.program.opsets.get(domain_name(node.domain), 1),
             version=self.program.version(node),
             shapes=[self._shape(path, name) if name else None for name in node.output],
-            unknown_operators=self.unknown_operators,
             output_types=[self.table.element_type(path, name) for name in node.output],
         )
         bodies = frame.scope.inner.get(index, ())
@@ -201,11 +200,12 @@ class Evaluation:
             return self._if(call, bodies, frame)
         if bodies:
             outputs = [self._body(call, body, frame, number) for number, body in enumerate(bodies)]
-            results = unknown_function(
-                call, *(_digest(value).hex() for values in outputs for value in values)
-            )
+            digests = (_digest(value).hex() for values in outputs for value in values)
+            results, is_unknown = unknown_function(call, *digests), True
         else:
-            results = evaluate(call)
+            results, is_unknown = evaluate(call)
+        if is_unknown:
+            self.unknown_operators.add(operator(node))
         is_known = all(isinstance(value, KnownValue) for value in results)
         if bodies or (
             not is_known and (is_function(node) or operator(node) in self.unknown_operators)

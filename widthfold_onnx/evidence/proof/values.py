@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -165,7 +165,6 @@ class Call:
         version: version since which the operator is unchanged, 0 if no schema is known.
         shapes: extents of the outputs; None where shape inference does not know them.
         output_types: element types of the outputs, 0 where unknown.
-        unknown_operators: collects operators that are treated as functions of all that they read.
     """
 
     node: onnx.NodeProto
@@ -175,7 +174,6 @@ class Call:
     version: int
     shapes: Sequence[Shape | None]
     output_types: Sequence[int] = ()
-    unknown_operators: set[str] = field(default_factory=set)
 
     def tensor(self, index: int) -> Tensor:
         """Return an input that must be there.

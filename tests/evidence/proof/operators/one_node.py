@@ -63,7 +63,8 @@ def evaluated(
         shapes=[None] * outputs,
         output_types=list(kinds[len(names) :]),
     )
-    return evaluate(call)[0]
+    results, _ = evaluate(call)
+    return results[0]
 
 
 def same(found: Value, expected: np.ndarray) -> None:

@@ -107,8 +107,11 @@ def is_function(node: onnx.NodeProto) -> bool:
     return name in INVERSES or name not in {*MOVES, *POLYNOMIALS, "DequantizeLinear", "Pad"}
 
 
-def evaluate(call: Call) -> list[Value]:
+def evaluate(call: Call) -> tuple[list[Value], bool]:
     """Compute the outputs of a node.
+
+    Returns:
+        The outputs, and whether they are random functions of all that the node reads.
 
     Raises:
         UnevaluableError: no runtime could compute it on these inputs.
@@ -116,20 +119,20 @@ def evaluate(call: Call) -> list[Value]:
     node = call.node
     source = node.output if node.op_type in RANDOM else ()
     if any(isinstance(value, OpaqueValue) for value in call.inputs):
-        return unknown_function(call, *source)
+        return unknown_function(call, *source), True
     if is_default(node, "Shape", "Size"):
-        return [_extents(call)]
+        return [_extents(call)], False
     is_constant = not source and all(isinstance(value, KnownValue) for value in call.tensors)
     constants = _of_constants(call) if is_constant else None
     if constants is not None:
-        return constants
+        return constants, False
     result = _of_elements(call)
     results = unknown_function(call, *source) if result is None else result
     # These constants are rounded when they are computed.
     return [
         replace(value, constants=ROUNDED) if is_constant and isinstance(value, Elements) else value
         for value in results
-    ]
+    ], result is None
 
 
 def _of_elements(call: Call) -> list[Value] | None:
@@ -158,7 +161,6 @@ def unknown_function(call: Call, *sources: str) -> list[Value]:
         call: the node.
         sources: more on which the outputs depend: digests of the graphs in the node, for instance.
     """
-    call.unknown_operators.add(operator(call.node))
     name = operator(call.node)
     zero = {i for i in _ZERO_IF_LEFT_OUT.get(name, ()) if i < len(call.inputs)}
     inputs = [
