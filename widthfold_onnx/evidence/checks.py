@@ -18,7 +18,7 @@ from widthfold_onnx.evidence.parity.judgement import Findings, ModelParity, mode
 from widthfold_onnx.evidence.parity.original_runs import OriginalRuns, original_runs_of
 from widthfold_onnx.evidence.proof.compare import proof_report
 from widthfold_onnx.evidence.proof.program import Program
-from widthfold_onnx.evidence.timing.profile import alarms
+from widthfold_onnx.evidence.timing.profile import fallback_lines
 from widthfold_onnx.evidence.timing.requirement import gate, slowest
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.model.document import Document
@@ -232,7 +232,8 @@ def _timed(
         )
     except UnverifiedError as error:
         return None, Findings(doubts=(f"not timed: {error}",))
-    findings = Findings(remarks=tuple(alarms(timing.sides, timing.provider)))
+    alarms = fallback_lines(timing.sides, timing.provider, heavy=True)
+    findings = Findings(remarks=tuple(alarms))
     if options.fail_under is None:
         return timing, findings
     verdict, reason = gate(slowest(timing), options.fail_under)

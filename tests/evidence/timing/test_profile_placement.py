@@ -11,12 +11,11 @@ from tests.reports.sample import passing
 from widthfold_onnx.evidence.timing.profile import (
     PROFILED_RUNS,
     WARM_RUNS,
-    alarms,
+    fallback_lines,
     fallbacks,
     no_time,
     placement,
     profile,
-    remarks,
 )
 from widthfold_onnx.options import Provider
 from widthfold_onnx.reports import github, html, markdown
@@ -71,7 +70,9 @@ def report(nodes: list[NodeTime]) -> VerifyReport:
     sides = timed(nodes)
     result = passing()
     return replace(
-        result, timing=replace(result.timing, **sides), reasons=alarms(sides, Provider.CUDA)
+        result,
+        timing=replace(result.timing, **sides),
+        reasons=fallback_lines(sides, Provider.CUDA, heavy=True),
     )
 
 
@@ -91,17 +92,17 @@ def test_a_convolution_that_fell_back_is_an_alarm_and_a_shape_a_remark(
     nodes: list[NodeTime],
 ) -> None:
     sides = timed(nodes)
-    assert alarms(sides, Provider.CUDA) == [
+    assert fallback_lines(sides, Provider.CUDA, heavy=True) == [
         rf"FALLBACK in the rewritten model: FusedConv conv\x0a2 ran on {CPU}, not on cuda"
     ]
-    assert remarks(sides, Provider.CUDA) == [
+    assert fallback_lines(sides, Provider.CUDA, heavy=False) == [
         f"in the rewritten model: Shape size ran on {CPU}, not on cuda"
     ]
 
 
 def test_many_are_counted() -> None:
     many = [NodeTime(name=f"n{i}", op="Conv", provider=CPU, us=1.0) for i in range(9)]
-    (line,) = alarms(timed(many), Provider.CUDA)
+    (line,) = fallback_lines(timed(many), Provider.CUDA, heavy=True)
     assert "Conv n4, 4 more ran on" in line
 
 

@@ -141,28 +141,21 @@ def fallbacks(nodes: Sequence[NodeTime], provider: Provider) -> list[NodeTime]:
     return [node for node in nodes if node.provider != traits_of(provider).name]
 
 
-def alarms(sides: dict[str, Side], provider: str) -> list[str]:
-    """Return a line for each model in which a node that does the work fell back.
+def fallback_lines(sides: dict[str, Side], provider: str, *, heavy: bool) -> list[str]:
+    """Return a line for each model in which nodes fell back.
 
     Args:
         sides: the timed models by name.
         provider: the provider that the caller asked for.
+        heavy: whether to name the nodes that are `HEAVY`, as an alarm, or the others.
     """
-    return [f"FALLBACK {line}" for line in _fallback_lines(sides, provider, heavy=True)]
-
-
-def remarks(sides: dict[str, Side], provider: str) -> list[str]:
-    """Return a line for each model in which nodes fell back that are not `HEAVY`."""
-    return _fallback_lines(sides, provider, heavy=False)
-
-
-def _fallback_lines(sides: dict[str, Side], provider: str, *, heavy: bool) -> list[str]:
     fallback_nodes = {
         name: [n for n in side.fallbacks if any(word in n.op for word in HEAVY) is heavy]
         for name, side in sides.items()
     }
+    alarm = "FALLBACK " if heavy else ""
     return [
-        f"in the {name} model: {_node_text(nodes)}, not on {provider}"
+        f"{alarm}in the {name} model: {_node_text(nodes)}, not on {provider}"
         for name, nodes in fallback_nodes.items()
         if nodes
     ]

@@ -15,7 +15,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.evidence.timing.profile import Roofline, fallbacks, placement, profile, remarks
+from widthfold_onnx.evidence.timing.profile import (
+    Roofline,
+    fallback_lines,
+    fallbacks,
+    placement,
+    profile,
+)
 from widthfold_onnx.evidence.timing.resource_usage import file_bytes, usage
 from widthfold_onnx.options import Progress, Shapes, Sizes, Step, VerifyOptions
 from widthfold_onnx.results import Gain, Gpu, Side, SizeGain, Timing
@@ -99,7 +105,7 @@ def _timing(contest: Contest, sides: dict[str, Side], busy: float) -> Timing:
         "" if contest.inputs.random else "timed on the stored inputs",
         contest.choice.advice,
         _busy(busy, options.threads) if crowded else "",
-        *remarks(sides, options.provider),
+        *fallback_lines(sides, options.provider, heavy=False),
     ]
     return Timing(
         provider=options.provider.value,
