@@ -25,7 +25,7 @@ from widthfold_onnx.model.document import Document
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.model.proto.walk import frozen, overridable
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Progress, Sizes, Step, VerifyOptions, silent
+from widthfold_onnx.options import Progress, Shapes, Sizes, Step, VerifyOptions, silent
 from widthfold_onnx.results import IntegerRun, Proof, Timing, VerifyReport
 from widthfold_onnx.rewrite.record import recorded_folds, recorded_runtime
 from widthfold_onnx.runtime.environment import StartReadings, environment, other_runtime
@@ -74,14 +74,13 @@ def verification_of(
         frozen_names = overridable(old.proto) - {value.name for value in new.proto.graph.input}
         old = dataclasses.replace(old, proto=frozen(old.proto, frozen_names))
     folds = recorded_folds(Document(new.proto, new.folder, OPERATORS))
+    proof, integers = _proofs(old, new, comparison, on_progress)
     sizes: Sizes = ()
     unrun = ""
     if isinstance(comparison, Uncompared):
-        proof, integers = _proofs(old, new, options, sizes, on_progress, uncompared=comparison)
         parity, unrun = ModelParity(comparison.findings), comparison.missing_kernel
     else:
         sizes = comparison.inputs.sizes
-        proof, integers = _proofs(old, new, options, sizes, on_progress)
         parity = model_parity(comparison, rewritten, is_proved=_is_equal(proof))
     findings = _of_integers(integers) + _of_proof(proof, parity, options) + parity.findings
     timing: Timing | None = None
@@ -191,26 +190,32 @@ def _unexplained(parity: ModelParity) -> tuple[str, ...]:
 def _proofs(
     old: LoadedModel,
     new: LoadedModel,
-    options: VerifyOptions,
-    sizes: Sizes,
+    comparison: OriginalRuns | Uncompared,
     on_progress: Progress,
-    uncompared: Uncompared | None = None,
 ) -> tuple[Proof | None, IntegerRun | None]:
     """Return the proof, and if it holds, the run of the changed nodes on integers.
 
     Nothing is proved if a proof is needed and the original does not run: then no fold is delivered.
     If outputs are not compared, nodes run only where the runtime lacks a kernel for another node.
     """
-    if not options.proof or (options.needs_proof and uncompared and uncompared.is_unrunnable):
+    options = comparison.options
+    if not options.proof:
         return None, None
+    run_shapes: Shapes = {}
+    nodes_run = True
+    if isinstance(comparison, OriginalRuns):
+        run_shapes = next(iter(comparison.inputs.sizes), {})
+    elif options.needs_proof and comparison.is_unrunnable:
+        return None, None
+    else:
+        nodes_run = bool(comparison.missing_kernel)
     on_progress(Step("proof by evaluation"))
     try:
         old_program, new_program = (Program.of(model.proto, model.folder) for model in (old, new))
     except UnverifiedError as error:
         return Proof(verdict="skipped", reason=str(error)), None
-    run_shapes = next(iter(sizes), {})
     proof = proof_report(old_program, new_program, options.input_shapes, run_shapes)
-    if proof.verdict != "equal" or (uncompared and not uncompared.missing_kernel):
+    if proof.verdict != "equal" or not nodes_run:
         return proof, None
     on_progress(Step("linear nodes that changed, on integers"))
     extents = {name: tuple(dims) for name, dims in proof.extents[0].items()}
