@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import msgspec
-import onnx
 
 from widthfold_onnx.errors import NoKernelError, UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import holds_bytes
@@ -117,12 +115,14 @@ def comparable_runs(
     """Run the original if the interfaces agree; otherwise say why nothing is compared.
 
     Raises:
-        UsageError: stored inputs or shapes that do not fit the model.
+        UsageError: stored inputs or shapes that do not fit the model, or a file that is gone.
     """
-    read = partial(onnx.load, format="protobuf", load_external_data=False)
     try:
         faults, declarations = interface_differences(
-            read(original), read(rewritten), options.freeze_weights, options.input_shapes
+            load(original).proto,
+            load(rewritten).proto,
+            options.freeze_weights,
+            options.input_shapes,
         )
         if faults:
             return Uncompared(Findings(failures=tuple(faults)), options)
