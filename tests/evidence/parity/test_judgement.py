@@ -58,7 +58,7 @@ def judged(
     options = VerifyOptions(provider=Provider.CPU, tolerance=tolerance or Tolerance())
     run = planted_runs(Path("a.onnx"), options, [InputSet("s", {})])
     run.outputs.append(away(original))
-    run.unsteady.update(["y"] if unsteady else [])
+    run.unsteady_outputs.update(["y"] if unsteady else [])
     truths: list[Outputs] = [{} if truth is None else {"y": truth}]
     movements = [{"y": Distance(moved, moved)}]
     usable, larger_movements, unused = usable_truths(run, truths, movements)

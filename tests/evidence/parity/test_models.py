@@ -10,7 +10,7 @@ from tests.evidence.compared import LINE, OPTIONS, SCALED, compare_models, compa
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.evidence import exact_kernels
 from widthfold_onnx.evidence.parity.outputs import (
-    BEYOND,
+    BEYOND_NOTE,
     MULTIPLE_IF_PROVED,
     MULTIPLE_IF_UNPROVED,
 )
@@ -175,7 +175,7 @@ def test_an_ill_conditioned_output_passes_and_says_so(tmp_path):
     assert result.verdict == "pass"
     row = result.outputs[0]
     assert 1e-4 < row.max_rel <= row.tolerance == MULTIPLE_IF_PROVED * row.movement
-    assert (row.caveat, row.note) == ("ill-conditioned", BEYOND)
+    assert (row.caveat, row.note) == ("ill-conditioned", BEYOND_NOTE)
     unproved = compared(tmp_path, *same).outputs[0]
     assert unproved.tolerance == pytest.approx(MULTIPLE_IF_UNPROVED * unproved.movement)
     strict = VerifyOptions(provider=Provider.CPU, seeds=3, tolerance=Tolerance(rtol=1e-4))

@@ -16,7 +16,7 @@ from tests.rewrite.quantized.models import qdq_chain, rounding
 from tests.small_models import MODELS
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.parity import runs
-from widthfold_onnx.evidence.parity.runs import LABEL, attempt, filling_set, run_once
+from widthfold_onnx.evidence.parity.runs import FILLING_LABEL, attempt, filling_set, run_once
 from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.runtime.provider_traits import Level
 
@@ -36,7 +36,7 @@ def constant(model: onnx.ModelProto, name: str) -> float:
 
 def quantized(inputs: InputSet | None, model: onnx.ModelProto) -> np.ndarray:
     assert inputs is not None
-    assert (inputs.label, inputs.random) == (LABEL, True)
+    assert (inputs.label, inputs.random) == (FILLING_LABEL, True)
     assert inputs.feeds["x"].dtype == np.float32
     return np.round(inputs.feeds["x"] / constant(model, "s")) + constant(model, "z")
 

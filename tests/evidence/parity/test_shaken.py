@@ -9,7 +9,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from widthfold_onnx import verify
-from widthfold_onnx.evidence.parity.original_runs import shake, shaken, shaken_input, steps_of
+from widthfold_onnx.evidence.parity.original_runs import shake, shaken_array, shaken_input, steps_of
 from widthfold_onnx.evidence.parity.runs import attempt
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.feeds import InputSet
@@ -82,11 +82,11 @@ def test_dequantized_weights_move_behind_their_scale() -> None:
 @pytest.mark.parametrize("size", [1, 10])
 def test_two_copies_move_every_number_both_ways(dtype: type, size: int) -> None:
     array = np.array([1.5, -3.25, 1e-3], dtype)
-    first, second = (shaken(array, steps_of(copy, size)) for copy in (2, 3))
+    first, second = (shaken_array(array, steps_of(copy, size)) for copy in (2, 3))
     for moved in (first, second):
         np.testing.assert_array_equal(np.abs(moved - array), size * np.spacing(np.abs(array)))
     assert ((first > array) != (second > array)).all()
-    np.testing.assert_array_equal(shaken(array, steps_of(2, size)), first)
+    np.testing.assert_array_equal(shaken_array(array, steps_of(2, size)), first)
 
 
 def test_inputs_that_choose_stay() -> None:
@@ -125,4 +125,4 @@ def test_a_switch_explains_no_difference(tmp_path: Path, alpha: float, verdict: 
 def test_zeros_and_other_types_stay() -> None:
     others = [0.0, -0.0, np.nan, np.inf, -np.inf]
     for array in (np.array(others), np.arange(3), np.array([True]), np.array(["a"])):
-        np.testing.assert_array_equal(shaken(array, steps_of(0, 1)), array)
+        np.testing.assert_array_equal(shaken_array(array, steps_of(0, 1)), array)

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.reports.sample import DIFFERENT, EQUAL, NOT_PROVABLE, SKIPPED, output, passing, timing
-from widthfold_onnx.evidence.parity.original_runs import UNSTEADY
+from widthfold_onnx.evidence.parity.original_runs import UNSTEADY_NOTE
 from widthfold_onnx.evidence.parity.outputs import compare
 from widthfold_onnx.options import Tolerance
 from widthfold_onnx.reports import github, junit, pictures
@@ -69,14 +69,16 @@ def test_the_reason_why_a_region_ends_is_not_cut() -> None:
 
 
 def test_an_output_that_cannot_be_judged_does_not_differ() -> None:
-    row = replace(output("y", "all", 0.0, passed=False), note=UNSTEADY, caveat="unsteady")
-    report = replace(passing(), verdict="unverified", outputs=[row], reasons=["y: " + UNSTEADY])
-    assert difference(row) == UNSTEADY
+    row = replace(output("y", "all", 0.0, passed=False), note=UNSTEADY_NOTE, caveat="unsteady")
+    report = replace(
+        passing(), verdict="unverified", outputs=[row], reasons=["y: " + UNSTEADY_NOTE]
+    )
+    assert difference(row) == UNSTEADY_NOTE
     root = ElementTree.fromstring(junit.render(report))
     (case,) = (c for c in root.iter("testcase") if c.get("classname") == "outputs")
-    assert [(child.tag, child.get("message")) for child in case] == [("skipped", UNSTEADY)]
+    assert [(child.tag, child.get("message")) for child in case] == [("skipped", UNSTEADY_NOTE)]
     annotation = github.render(report, Path("m.onnx")).splitlines()[0]
-    assert annotation == f"::error file=m.onnx,title=unverified::y: {UNSTEADY}"
+    assert annotation == f"::error file=m.onnx,title=unverified::y: {UNSTEADY_NOTE}"
 
 
 @pytest.mark.parametrize("proof", [DIFFERENT, NOT_PROVABLE, SKIPPED])

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, open_chosen, saturates
-from widthfold_onnx.evidence.parity.original_runs import COPIES, UNSTEADY, OriginalRuns
+from widthfold_onnx.evidence.parity.original_runs import COPIES, UNSTEADY_NOTE, OriginalRuns
 from widthfold_onnx.evidence.parity.outputs import (
     DEFAULT_RTOL,
     MULTIPLE_IF_PROVED,
@@ -49,7 +49,7 @@ EXACT_RTOL = DEFAULT_RTOL | {
 """Takes the place of the default tolerance where nothing is proved and the truth is the reference:
 four units in the last place, as the original may be right by luck."""
 
-OPTIMIZED = "the runtime's optimizations change the original; compared with it at this level"
+OPTIMIZED_NOTE = "the runtime's optimizations change the original; compared with it at this level"
 
 _CAVEATS = ("meaningless", "", "ill-conditioned", "unsteady")
 """Caveats; of two comparisons of one output the later one is reported."""
@@ -142,13 +142,15 @@ class Judgement:
         defaults = EXACT_RTOL if name in truth and not self.is_proved else DEFAULT_RTOL
         arrays = pairs(original.outputs[index] | truth, new)[name]
         row = compare(name, *arrays, tolerance, Allowance(movement, multiple, defaults))
-        if name in original.unsteady:
-            return msgspec.structs.replace(row, passed=False, note=UNSTEADY, caveat="unsteady")
+        if name in original.unsteady_outputs:
+            return msgspec.structs.replace(row, passed=False, note=UNSTEADY_NOTE, caveat="unsteady")
         if row.passed or level == "disabled" or original.optimized_runs.failure:
             return row
         arrays = pairs(original.optimized_runs.outputs[index], new)[name]
         second_row = compare(name, *arrays, tolerance, Allowance(movement, multiple))
-        return msgspec.structs.replace(second_row, note=OPTIMIZED) if second_row.passed else row
+        return (
+            msgspec.structs.replace(second_row, note=OPTIMIZED_NOTE) if second_row.passed else row
+        )
 
 
 def failed_rows(rows: Rows) -> Rows:
@@ -279,7 +281,7 @@ def compare_as_deployed(original: OriginalRuns, rewritten: Path, exact: Runs) ->
     for name, array in arrays.items():
         figures = [[measure(*run[name]) for run in side if name in run] for side in sides]
         is_judged = all(figures) and all(f.match for side in figures for f in side)
-        if name in original.unsteady or array.dtype.kind in "OUS" or not is_judged:
+        if name in original.unsteady_outputs or array.dtype.kind in "OUS" or not is_judged:
             continue  # parity judges texts, missing outputs, and NaN at other places
         old, new = (max((f.distance or Distance()).largest for f in side) for side in figures)
         scale, is_whole = max(f.scale for f in figures[0]) or 1.0, array.dtype.kind in "iu"

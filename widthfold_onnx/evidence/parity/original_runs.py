@@ -42,7 +42,7 @@ from widthfold_onnx.runtime.inputs.input_sets import InputSets
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.text import printable
 
-UNSTEADY = "cannot be judged: the original itself gives other values when it runs again"
+UNSTEADY_NOTE = "cannot be judged: the original itself gives other values when it runs again"
 
 MAX_COPIED_BYTES = 1 << 29
 """Largest model that is copied; it is held several times."""
@@ -60,7 +60,7 @@ LINEAR = (
 PASS_THROUGH = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 """Operators between a constant and the layer that reads it."""
 
-SHAKEN = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
+SHAKEN_TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 
 Steps = Callable[[tuple[int, ...]], Array]
 """Draws the steps of all elements of an array of a shape, in units in the last place."""
@@ -77,7 +77,7 @@ class OriginalRuns:
         inputs: the input sets on which the original runs.
         outputs: by input set and name, without the runtime's own optimizations.
         names: of the outputs that the model declares.
-        unsteady: names of outputs that a second run on the same inputs does not repeat.
+        unsteady_outputs: names of outputs that a second run on the same inputs does not repeat.
     """
 
     model: Path
@@ -86,12 +86,14 @@ class OriginalRuns:
     inputs: InputSets
     outputs: list[Outputs]
     names: list[str]
-    unsteady: set[str]
+    unsteady_outputs: set[str]
 
     @property
     def doubts(self) -> list[str]:
         """Why outputs cannot be judged, one line each."""
-        return [f"output {printable(name)} {UNSTEADY}" for name in sorted(self.unsteady)]
+        return [
+            f"output {printable(name)} {UNSTEADY_NOTE}" for name in sorted(self.unsteady_outputs)
+        ]
 
     def run(self, model: Path, level: Level) -> Runs:
         """Run a model on each input set."""
@@ -187,12 +189,14 @@ def original_runs_of(original: Path, options: VerifyOptions, on_progress: Progre
         raise UnverifiedError(f"with {printable(options_text)} {error}") from error
     inputs, outputs = run_on_inputs(original, session, options, on_progress)
     second_outputs = session.run(inputs.sets[0].feeds)
-    unsteady = {
+    unsteady_outputs = {
         name
         for name, pair in pairs(outputs[0], second_outputs).items()
         if not compare(name, *pair, options.tolerance).passed
     }
-    return OriginalRuns(original, options, on_progress, inputs, outputs, session.outputs, unsteady)
+    return OriginalRuns(
+        original, options, on_progress, inputs, outputs, session.outputs, unsteady_outputs
+    )
 
 
 def steps_of(copy: int, size: int) -> Steps:
@@ -205,7 +209,7 @@ def steps_of(copy: int, size: int) -> Steps:
     return lambda shape: np.where(generator.random(shape) < 0.5, step, -step)
 
 
-def shaken(array: Array, steps: Steps) -> Array:
+def shaken_array(array: Array, steps: Steps) -> Array:
     """Return floats moved by their steps; 0, Inf, NaN and other types stay."""
     if array.dtype.kind != "f":
         return array
@@ -223,7 +227,7 @@ def shaken_input(array: Array, steps: Steps) -> Array:
     """
     if array.dtype.kind != "f" or array.size <= MAX_SMALL:
         return array
-    return np.where(array == np.rint(array), array, shaken(array, steps))
+    return np.where(array == np.rint(array), array, shaken_array(array, steps))
 
 
 def shake(model: onnx.ModelProto, steps: Steps) -> onnx.ModelProto:
@@ -250,18 +254,18 @@ def shake(model: onnx.ModelProto, steps: Steps) -> onnx.ModelProto:
                     maker = makers.get(name)
                 if maker is not None and maker.op_type == "DequantizeLinear":
                     weight, scale = (constants.get(operand) for operand in maker.input[:2])
-                    if weight is not None and scale is not None and scale.data_type in SHAKEN:
+                    if weight is not None and scale is not None and scale.data_type in SHAKEN_TYPES:
                         units = np.ones(tuple(weight.dims), numpy_helper.to_array(scale).dtype)
                         factors, product = next(names), next(names)
-                        value = numpy_helper.from_array(shaken(units, steps))
+                        value = numpy_helper.from_array(shaken_array(units, steps))
                         graph.node.append(helper.make_node("Constant", [], [factors], value=value))
                         graph.node.append(helper.make_node("Mul", [name, factors], [product]))
                         reader.input[place] = product
-                elif name in constants and constants[name].data_type in SHAKEN:
+                elif name in constants and constants[name].data_type in SHAKEN_TYPES:
                     weights[id(constants[name])] = constants[name]
 
     visit(model.graph, {})
     for tensor in weights.values():
-        array = shaken(numpy_helper.to_array(tensor), steps)
+        array = shaken_array(numpy_helper.to_array(tensor), steps)
         tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     return model

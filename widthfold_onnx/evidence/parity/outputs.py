@@ -31,7 +31,7 @@ DEFAULT_RTOL = {
 The values are some tens of roundings (2**-53, 2**-24, 2**-11, 2**-8) of a value of full size.
 """
 
-BEYOND = "beyond the tolerance: rounding moves the original, too"
+BEYOND_NOTE = "beyond the tolerance: rounding moves the original, too"
 
 BLOCK = 1 << 18
 """Elements that are compared at once: a whole array in float64 would take much memory."""
@@ -225,7 +225,7 @@ def compare(
     elif why := why_meaningless(reference):
         note, caveat = f"not a meaningful check: {why}", "meaningless"
     elif passed and largest > bound:
-        note, caveat = BEYOND, "ill-conditioned"
+        note, caveat = BEYOND_NOTE, "ill-conditioned"
     gap = figures.distance or Distance(math.inf, math.inf)
     relative = gap.largest / unit if figures.scale or not gap.largest else math.inf
     return OutputParity(

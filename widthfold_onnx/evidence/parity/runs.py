@@ -110,7 +110,7 @@ VALUES = (0.0, 1.0, 0.1, 10.0, 100.0, 1e4, 1e6)
 TRIES = 64
 """Combinations that are tried, chosen at random where there are more."""
 
-SHAPES = ("Shape", "Size")
+SHAPE_OPERATORS = ("Shape", "Size")
 """Operators that return extents, whatever the elements are."""
 
 
@@ -226,7 +226,7 @@ def _combinations(count: int) -> Iterator[tuple[float, ...]]:
         yield tuple(rng.choice(VALUES, count))
 
 
-LABEL = "whole range of the quantizers"
+FILLING_LABEL = "whole range of the quantizers"
 
 
 def filling_set(model: Path, template: InputSet) -> InputSet | None:
@@ -248,7 +248,9 @@ def filling_set(model: Path, template: InputSet) -> InputSet | None:
             low, high = ranges.get(name, interval)
             ranges[name] = min(low, interval[0]), max(high, interval[1])
     feeds = {name: _uniform(name, template.feeds[name], *ends) for name, ends in ranges.items()}
-    return replace(template, label=LABEL, feeds={**template.feeds, **feeds}) if feeds else None
+    return (
+        replace(template, label=FILLING_LABEL, feeds={**template.feeds, **feeds}) if feeds else None
+    )
 
 
 def _range(document: Document, node: Node) -> tuple[float, float] | None:
@@ -350,7 +352,7 @@ def _marked_copy(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str
 def _add_dependents(graph: onnx.GraphProto, values: set[str]) -> None:
     """Add the values that depend on elements of `values`, not on their extents alone."""
     for node in graph.node:
-        depends = node.op_type not in SHAPES and any(name in values for name in node.input)
+        depends = node.op_type not in SHAPE_OPERATORS and any(name in values for name in node.input)
         for _, body in walk.subgraphs(node.attribute):
             if depends:
                 values.update(value.name for value in body.input)
