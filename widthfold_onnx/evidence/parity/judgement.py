@@ -52,7 +52,8 @@ four units in the last place, as the original may be right by luck."""
 OPTIMIZED_NOTE = "the runtime's optimizations change the original; compared with it at this level"
 
 _CAVEATS = ("meaningless", "", "ill-conditioned", "unsteady")
-"""Caveats; of two comparisons of one output the later one is reported."""
+"""All caveats. Of two comparisons of an output that are alike otherwise, the one is reported whose
+caveat stands later here."""
 
 
 class RowKey(NamedTuple):
@@ -147,10 +148,10 @@ class Judgement:
         if row.passed or level == "disabled" or original.optimized_runs.failure:
             return row
         arrays = pairs(original.optimized_runs.outputs[index], new)[name]
-        second_row = compare(name, *arrays, tolerance, Allowance(movement, multiple))
-        return (
-            msgspec.structs.replace(second_row, note=OPTIMIZED_NOTE) if second_row.passed else row
-        )
+        row_at_level = compare(name, *arrays, tolerance, Allowance(movement, multiple))
+        if not row_at_level.passed:
+            return row
+        return msgspec.structs.replace(row_at_level, note=OPTIMIZED_NOTE)
 
 
 def failed_rows(rows: Rows) -> Rows:
@@ -350,11 +351,11 @@ def model_parity(original: OriginalRuns, rewritten: Path, *, is_proved: bool) ->
         if optimized_runs.failure and not original.optimized_runs.failure:
             lines.insert(0, optimized_runs.failure)
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
-    of_bytes = Findings()
+    deployed_findings = Findings()
     if not failures and saturates(original.options) and holds_bytes(original.model, rewritten):
-        of_bytes = compare_as_deployed(original, rewritten, optimized_runs)
-        failures += of_bytes.failures
-        remarks += of_bytes.remarks
+        deployed_findings = compare_as_deployed(original, rewritten, optimized_runs)
+        failures += deployed_findings.failures
+        remarks += deployed_findings.remarks
     doubts, outputs = [*original.doubts], report_rows(rows)
     if not any(row.level == "disabled" and row.caveat != "meaningless" for row in outputs):
         overflows = "the original overflows on every input set"
@@ -367,7 +368,7 @@ def model_parity(original: OriginalRuns, rewritten: Path, *, is_proved: bool) ->
         Findings(failures=tuple(failures), doubts=tuple(doubts), remarks=tuple(remarks)),
         outputs=tuple(outputs),
         input_sets=len(original.inputs.sets) - len(left_out),
-        saturates_further=bool(of_bytes.failures),
+        saturates_further=bool(deployed_findings.failures),
     )
 
 

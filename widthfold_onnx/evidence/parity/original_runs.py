@@ -107,12 +107,11 @@ class OriginalRuns:
     def movements(self, copy_index: int) -> tuple[Movements, str]:
         """Measure by a shaken copy how far a unit in the last place moves each output.
 
-        An output is left out if other elements are not finite in the copy: its distance says
+        An output is left out if the copy has NaN or Inf at other places: then its distance says
         nothing.
 
         Returns:
-            The movements, none on any input set if the copy does not run, and then a remark, else
-            "".
+            The movements, and "". If the copy does not run: no movement on any input set, and why.
         """
         steps = steps_of(copy_index, COPIES[copy_index])
 

@@ -50,11 +50,10 @@ networks the ratio of its errors to the errors of the original was 2.9 at most."
 
 def pairs(reference: Outputs, candidate: Outputs) -> dict[str, tuple[Array, Array]]:
     """Pair two runs by name; an output that a side lacks (sequences differ in length) is empty."""
-    present = {**reference, **candidate, **reference}
-    absent = {name: np.empty((0, *array.shape), array.dtype) for name, array in present.items()}
+    values = {**reference, **candidate, **reference}  # the reference's order and its values
+    fills = {name: np.empty((0, *array.shape), array.dtype) for name, array in values.items()}
     return {
-        name: (reference.get(name, empty), candidate.get(name, empty))
-        for name, empty in absent.items()
+        name: (reference.get(name, fill), candidate.get(name, fill)) for name, fill in fills.items()
     }
 
 
@@ -171,7 +170,8 @@ class Allowance(NamedTuple):
     """The difference that an output may have, if the caller did not choose its tolerance.
 
     Floats may be `multiple` times as far off as rounding moves the original. For other types no
-    element may be further off than in a shaken copy, but so many times as many elements may differ.
+    element may be further off than in a shaken copy, but `multiple` times as many elements may
+    differ.
 
     Attributes:
         movement: how far rounding moves the original; None where that is not known.

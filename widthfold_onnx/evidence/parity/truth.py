@@ -85,13 +85,13 @@ def usable_truths(
         movements: how far the shaken copies move each output.
 
     Returns:
-        The usable truths, in the types of the outputs; the movements, where a truth is usable at
-        least the distance of the original from it; and which truths are not used and why, "" if
-        all are.
+        The usable truths, in the types of the outputs. The movements; where a truth is usable, at
+        least the distance of the original from it. Which truths are not used and why, "" if all
+        are.
     """
-    usable: list[Outputs] = [{} for _ in truths]
+    usable_outputs: list[Outputs] = [{} for _ in truths]
     movements, tolerance = [dict(movement) for movement in movements], original.options.tolerance
-    unused: dict[str, float] = {}
+    unused_gaps: dict[str, float] = {}
     for index, truth in enumerate(truths):
         outputs, movement = original.outputs[index], movements[index]
         for name, values in truth.items():
@@ -99,23 +99,24 @@ def usable_truths(
                 continue
             with np.errstate(over="ignore"):
                 true_values = values.astype(outputs[name].dtype)
-            arrays, moved = (true_values, outputs[name]), movement.get(name)
-            row = compare(name, *arrays, tolerance, Allowance(moved, MULTIPLE_IF_PROVED))
+            known_movement = movement.get(name)
+            allowance = Allowance(known_movement, MULTIPLE_IF_PROVED)
+            row = compare(name, true_values, outputs[name], tolerance, allowance)
             if row.passed:
-                usable[index][name] = true_values
-                if moved is not None:
+                usable_outputs[index][name] = true_values
+                if known_movement is not None:
                     gap = Distance(row.max_abs or 0.0, row.mean_abs or 0.0)
-                    movement[name] = moved.joined(gap)
+                    movement[name] = known_movement.joined(gap)
             else:
-                unused[name] = max(unused.get(name, 0.0), row.max_rel or 0.0)
-    return usable, movements, _remark(unused)
+                unused_gaps[name] = max(unused_gaps.get(name, 0.0), row.max_rel or 0.0)
+    return usable_outputs, movements, _remark(unused_gaps)
 
 
-def _remark(unused: Mapping[str, float]) -> str:
-    """Name the outputs whose truth is not used, with the distance of the original; 0 if unknown."""
-    if not unused:
+def _remark(unused_gaps: Mapping[str, float]) -> str:
+    """Name outputs whose truth is not used, with the distance of the original; 0 if unknown."""
+    if not unused_gaps:
         return ""
-    names, largest = ", ".join(map(printable, unused)), max(unused.values())
+    names, largest = ", ".join(map(printable, unused_gaps)), max(unused_gaps.values())
     amount = f"{largest:.3g}" if largest else "an unknown amount"
     text = f"float64 truth not used for output {names}: the original is {amount} away from it"
     return f"{text}, more than rounding explains"
