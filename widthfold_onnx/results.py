@@ -363,7 +363,7 @@ class AxisPattern(ReportPart, kw_only=True, frozen=True):
 
 
 class FoldReport(ReportPart, kw_only=True, frozen=True):
-    """What a folded node records of its fold: the HTML report draws it, and the proof ignores it.
+    """The record of a fold in a report: the HTML report draws it, and the proof ignores it.
 
     Attributes:
         node: name of the node.

@@ -108,7 +108,7 @@ def pixel_shuffle(moves: Sequence[MoveOrSum]) -> int | None:
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """How one tensor is packed: extents of all atoms, and the arrangements on both paths."""
+    """The packing of one tensor: extents of all atoms, and the arrangements on both paths."""
 
     atoms: Mapping[str, int | None]
     nchw: tuple[Arrangement, ...]

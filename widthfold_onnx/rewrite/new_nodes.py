@@ -116,7 +116,7 @@ class Series(NodeBuilder):
         self._origin = origin
 
     def append_moves(self, moves: Sequence[MoveOrSum], suffix: str) -> None:
-        """Append moves; those of a pixel shuffle become one node."""
+        """Append moves; the moves of a pixel shuffle become one node."""
         block = pixel_shuffle(moves)
         if block is not None and self._document.opset >= CRD_OPSET and self._is_shuffled():
             shuffle: Attributes = {"blocksize": block, "mode": "CRD"}

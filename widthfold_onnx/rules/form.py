@@ -189,7 +189,7 @@ class Form:
 
 
 Answer = Form | Refusal
-"""What the rules answer for a layer: its form, or why it has none."""
+"""The answer of the rules for a layer: its form, or why it has none."""
 
 
 @dataclass(frozen=True)
