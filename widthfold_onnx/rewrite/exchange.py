@@ -24,7 +24,7 @@ from widthfold_onnx.runtime.kernels import prelu_keeps_inf
 
 @dataclass(frozen=True)
 class Match:
-    """A node that a companion matches.
+    """A node that a companion matches; it refers to no linked node, so that the copy can be freed.
 
     Attributes:
         companion: its name.
