@@ -115,7 +115,7 @@ class Code(StrEnum):
 
     @property
     def order(self) -> int:
-        """Return the place of a code in the order of the checks: a larger one was reached later."""
+        """The place of a code in the order of the checks: a larger one was reached later."""
         return list(Code).index(self)
 
     @property

@@ -271,7 +271,7 @@ class Timing(ReportPart, kw_only=True, frozen=True):
 
     @property
     def hindered(self) -> bool:
-        """Check whether several threads had no free cores, so that the speed-up is not known."""
+        """True if several threads had no free cores, so that the speed-up is not known."""
         return self.crowded and self.threads > 1
 
 
@@ -752,7 +752,7 @@ class OptimizeSummary(ReportPart, kw_only=True, frozen=True):
 
     @property
     def changes(self) -> bool:
-        """Check whether the result is another model than the original."""
+        """True if the result is another model than the original."""
         return self.folded + self.exchanged + self.frozen + self.padded > 0
 
 

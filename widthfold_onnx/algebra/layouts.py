@@ -291,7 +291,7 @@ class PaddedLayout:
 
     @property
     def is_padded(self) -> bool:
-        """Check whether there is padding."""
+        """True if there is padding."""
         return self.width > self.channels
 
     @cached_property

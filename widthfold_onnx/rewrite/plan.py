@@ -231,7 +231,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def changes(self) -> bool:
-        """Check whether the plan does anything."""
+        """True if the plan does anything."""
         return bool(self.frozen or self.companions or self.padding or self.layers)
 
     @property

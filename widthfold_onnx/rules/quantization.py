@@ -191,7 +191,7 @@ class Parameter:
 
     @property
     def vectors(self) -> Iterator[Constant]:
-        """Yield scale and zero point of `maker`, if they hold one number per output channel."""
+        """Scale and zero point of `maker`, if they hold one number per output channel."""
         if self.maker is not None:
             yield from (c for c in (self.scale, self.zero) if c and not is_single(c.shape))
 

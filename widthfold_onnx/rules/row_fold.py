@@ -149,12 +149,12 @@ class RowFold(ProposedFold):
 
     @property
     def _conditions(self) -> dict[int, Congruence]:
-        """Return the conditions on the open axis of positions, by axis of the data."""
+        """The conditions on the open axis of positions, by axis of the data."""
         return self._layout.conditions(self._fixed_shape)
 
     @property
     def _is_divided(self) -> bool:
-        """Check whether the factor divides the positions, or an open axis can make it do so.
+        """True if the factor divides the positions, or an open axis can make it do so.
 
         An assumed extent must be one at which it does: a guard would never choose the fold
         otherwise. C that differs between positions fixes their number.

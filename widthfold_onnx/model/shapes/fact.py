@@ -40,7 +40,7 @@ class Fact:
 
     @property
     def is_whole(self) -> bool:
-        """Check whether all elements are known."""
+        """True if all elements are known."""
         return self.numbers is not None and self.numbers.dtype != object
 
     def equals(self, other: Fact) -> bool:
