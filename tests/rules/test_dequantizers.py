@@ -8,15 +8,15 @@ import pytest
 from onnx import numpy_helper
 
 from tests.running import run
-from widthfold_onnx.model.document import Document, Node
-from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.quantization import (
+from widthfold_onnx.model.document import (
+    Document,
+    Node,
     data_dequantizer,
-    exact_dequantizer,
-    is_finite,
     runtime_moves_dequantizer,
 )
+from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.quantization import exact_dequantizer, is_finite
 
 MAX = float(np.finfo(np.float32).max)
 TINY = float(np.finfo(np.float32).tiny)

@@ -41,6 +41,7 @@ from widthfold_onnx.model.document import (
     Node,
     Value,
     constant_of,
+    dequantizer,
     input_of,
 )
 from widthfold_onnx.model.proto.walk import is_default
@@ -55,7 +56,6 @@ from widthfold_onnx.rules.companions.lengths import (
     trims,
 )
 from widthfold_onnx.rules.op import BOUNDS_OPSET, BROADCASTING, UNARY, as_inputs, statistics_problem
-from widthfold_onnx.rules.quantization import dequantizer
 
 POINTWISE = UNARY | BROADCASTING | {"BatchNormalization", "Clip"}
 
