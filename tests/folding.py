@@ -71,9 +71,9 @@ def optimize(model: Path, *arguments: Any, **options: Any) -> OptimizeReport:
     return pipeline.optimize(load(model), *arguments, **options).report
 
 
-def verify(original: Path, *arguments: Any, **options: Any) -> VerifyReport:
+def verify(original: Path, rewritten: Path, *arguments: Any, **options: Any) -> VerifyReport:
     """Return the report of `pipeline.verify` for two files."""
-    return pipeline.verify(load(original), *arguments, **options)
+    return pipeline.verify(load(original), load(rewritten).path, *arguments, **options)
 
 
 def inspect(model: Path, *arguments: Any) -> InspectReport:

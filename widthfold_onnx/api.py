@@ -30,6 +30,7 @@ from widthfold_onnx.options import (
     Progress,
     RuntimeOptions,
     SearchOptions,
+    Step,
     VerifyOptions,
     silent,
 )
@@ -117,6 +118,7 @@ def optimize(
         return Result(None if is_refused else handle.give(proto), plan, report)
     verify_options = None if no_verify else _delivery_options(keywords)
     with _files(handle, out) as (source, target):
+        on_progress(Step("reading the model"))
         report, plan = pipeline.optimize(
             load(source),
             target,
@@ -261,7 +263,7 @@ def verify(
         _files(handle_of(original), None) as (first, _),
         _files(handle_of(rewritten), None) as (second, _),
     ):
-        return pipeline.verify(load(first), second, options, on_progress=on_progress)
+        return pipeline.verify(load(first), load(second).path, options, on_progress=on_progress)
 
 
 def inspect(model: Any, **keywords: Unpack[InspectKeywords]) -> InspectReport:

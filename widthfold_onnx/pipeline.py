@@ -286,7 +286,7 @@ def verify(
 
     Args:
         original: the model before.
-        rewritten: file of the model after.
+        rewritten: file of the model after, which was checked.
         options: inputs, tolerances, provider and the checks to run.
         on_progress: called with every step.
 
@@ -471,8 +471,8 @@ def _deliver(
 
     def accepts(file: Path) -> bool:
         nonlocal verification
+        load(file)  # checks it
         if verify_options is None:
-            load(file)  # verification does that itself
             return True
         verification = _verify_as(out.name, loaded, file, plan, verify_options, on_progress)
         return verification.verdict == "pass" or (may_be_unrun and bool(verification.unrun))

@@ -62,6 +62,23 @@ def test_a_file_that_is_no_model_is_refused_before_a_library_is_imported(
     assert imported(COMMAND, report, verb, path, *second) == (libraries, 3)
 
 
+PRECOMMIT = (
+    "import sys; from widthfold_onnx.cli.precommit import precommit_command; "
+    "precommit_command(sys.argv[1:])"
+)
+
+
+@pytest.mark.parametrize("name", NO_MODELS)
+def test_so_are_a_second_file_and_a_file_of_pre_commit(
+    name: str, report: Path, tmp_path: Path
+) -> None:
+    good, bad = save(build(), tmp_path / "good.onnx"), tmp_path / "bad.onnx"
+    bad.write_bytes(NO_MODELS[name])
+    assert imported(COMMAND, report, "verify", good, bad) == (TO_PARSE, 3)
+    libraries = TO_PARSE if name == "cut" else set()
+    assert imported(PRECOMMIT, report, bad) == (libraries, 3)
+
+
 @pytest.mark.parametrize("verb", ["optimize", "verify", "inspect"])
 def test_a_broken_model_is_refused_by_what_parses_it(
     verb: str, report: Path, tmp_path: Path

@@ -23,12 +23,14 @@ from widthfold_onnx.text import quoted
 @fold_options(str(DEFAULT_FACTOR))
 def precommit_command(models: tuple[Path, ...], fold: FoldOptions) -> None:
     """Exit 1 if anything of MODELS would be changed; nothing is written."""
-    from widthfold_onnx.pipeline import optimize
     from widthfold_onnx.reports.described.layers import changes
 
     findings = []
     for model in models:
-        counts = optimize(read(model), None, fold, None).report.summary
+        loaded = read(model)
+        from widthfold_onnx.pipeline import optimize
+
+        counts = optimize(loaded, None, fold, None).report.summary
         if counts.changes:
             findings.append(f"{quoted(str(model))}: {changes(counts)}")
     if findings:

@@ -66,10 +66,10 @@ def verify_command(
     sources = [original, rewritten, *([] if options.baseline is None else [options.baseline])]
     destinations.check(VerifyReport, sources)
     with progress() as on_progress:
-        loaded = read(original, on_progress)
+        loaded, other = read(original, on_progress), read(rewritten)
         from widthfold_onnx.pipeline import verify
 
-        result = verify(loaded, rewritten, options, on_progress=on_progress)
+        result = verify(loaded, other.path, options, on_progress=on_progress)
 
     environment = msgspec.structs.replace(result.environment, command=typed_command())
     result = msgspec.structs.replace(result, environment=environment)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.evidence.timing.requirement import read_report, with_baseline
-from widthfold_onnx.model.loader import LoadedModel, load
+from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import Progress, VerifyOptions
 from widthfold_onnx.results import VerifyReport
 from widthfold_onnx.runtime.child import isolated
@@ -28,17 +28,16 @@ def verify_files(
 
     Args:
         original: the model before, as it was read.
-        rewritten: the model after.
+        rewritten: file of the model after, which was checked.
         options: what to run and where.
         on_progress: called with every step.
 
     Raises:
         UsageError: a path, an input, a shape, a value or an option of the provider that does not
             fit.
-        InvalidModelError: a file that is no model.
+        InvalidModelError: a file that was changed since it was checked.
     """
     outputs = [value.name for value in original.proto.graph.output]
-    load(rewritten)
     for name in options.tolerance.per_output:
         # An output that is a sequence has the names out[0], out[1], ...
         if name not in outputs and name.rpartition("[")[0] not in outputs:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from widthfold_onnx.model.loader import load
-from widthfold_onnx.model.proto.tensors import data_files
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.environment import Device
 from widthfold_onnx.runtime.session import Feeds
@@ -70,6 +69,4 @@ def _usage(model: Path, setting: Setting, feeds: Feeds) -> Usage:
 
 def file_bytes(model: Path) -> int:
     """Return the size of a model with the files of its external data."""
-    loaded = load(model)
-    files = [model, *data_files(loaded.proto, loaded.folder)]
-    return sum(path.stat().st_size for path in files)
+    return sum(path.stat().st_size for path in load(model).files)
