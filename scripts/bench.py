@@ -47,6 +47,7 @@ from nets import published_layers
 from widthfold_onnx import WidthfoldError
 from widthfold_onnx.decide.decisions import Drafting
 from widthfold_onnx.errors import UsageError
+from widthfold_onnx.evidence import verify
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import (
     Companion,
@@ -57,7 +58,7 @@ from widthfold_onnx.options import (
     Shapes,
     VerifyOptions,
 )
-from widthfold_onnx.pipeline import optimize, verify
+from widthfold_onnx.pipeline import optimize
 from widthfold_onnx.results import OptimizeReport, SearchReport
 from widthfold_onnx.runtime.environment import StartReadings, environment
 from widthfold_onnx.runtime.provider_traits import Level

@@ -30,9 +30,9 @@ import onnx
 from benchmark.history import Commit
 from onnx import TensorProto, helper, numpy_helper
 
+from widthfold_onnx.evidence import verify
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Provider, RuntimeOptions, VerifyOptions
-from widthfold_onnx.pipeline import verify
 from widthfold_onnx.runtime.clock import alternate
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.sizes import find_shapes

@@ -8,14 +8,15 @@ from typing import Any
 
 import onnx
 
-from widthfold_onnx import pipeline
+from widthfold_onnx import evidence, pipeline
 from widthfold_onnx.decide.decisions import Choose, decisions_of
 from widthfold_onnx.decide.fixed import decide_fixed
+from widthfold_onnx.decide.survey import survey
 from widthfold_onnx.model.check import check_model
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Companion, FoldOptions
+from widthfold_onnx.options import Companion, FoldOptions, RuntimeOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import InspectReport, OptimizeReport, SiteReport, VerifyReport
 from widthfold_onnx.rewrite.exchange import Match, exchanged, find_matches
@@ -72,10 +73,12 @@ def optimize(model: Path, *arguments: Any, **options: Any) -> OptimizeReport:
 
 
 def verify(original: Path, rewritten: Path, *arguments: Any, **options: Any) -> VerifyReport:
-    """Return the report of `pipeline.verify` for two files."""
-    return pipeline.verify(load(original), load(rewritten).path, *arguments, **options)
+    """Return the report of `evidence.verify` for two files."""
+    return evidence.verify(load(original), load(rewritten).path, *arguments, **options)
 
 
-def inspect(model: Path, *arguments: Any) -> InspectReport:
-    """Return the report of `pipeline.inspect` for a file."""
-    return pipeline.inspect(load(model), *arguments)
+def inspect(
+    model: Path, options: FoldOptions, runtime_options: RuntimeOptions | None = None
+) -> InspectReport:
+    """Return the report of `inspect` for a file."""
+    return survey(load(model), options, runtime_options or RuntimeOptions())

@@ -15,7 +15,8 @@ from typing import Any, Unpack
 
 import onnx
 
-from widthfold_onnx import pipeline
+from widthfold_onnx import evidence, pipeline
+from widthfold_onnx.decide.survey import survey
 from widthfold_onnx.errors import CheckFailedError, UsageError
 from widthfold_onnx.interop import ModelHandle, handle_of
 from widthfold_onnx.model.library import ir
@@ -91,7 +92,8 @@ def optimize(
         on_progress: called with every step.
         keywords: options of the command, e.g. `factor=8`, `skip=["*head"]`, `effort="quick"`,
             `threads=4`. By default `factor` is "auto": forms are measured. At a given factor a
-            model in memory is proved equal and not run.
+            model in memory is proved equal and not run. A layer is left alone if its guard for open
+            sizes cannot be proved.
 
     Raises:
         TypeError: a keyword that the call does not take.
@@ -140,6 +142,8 @@ def fold(
     **keywords: Unpack[FoldKeywords],
 ) -> Any:
     """Fold every layer of a model that can be folded, and prove the result.
+
+    A layer is left alone if its guard for open sizes cannot be proved.
 
     Args:
         model: the model; it stays as it is.
@@ -263,7 +267,7 @@ def verify(
         _files(handle_of(original), None) as (first, _),
         _files(handle_of(rewritten), None) as (second, _),
     ):
-        return pipeline.verify(load(first), load(second).path, options, on_progress=on_progress)
+        return evidence.verify(load(first), load(second).path, options, on_progress)
 
 
 def inspect(model: Any, **keywords: Unpack[InspectKeywords]) -> InspectReport:
@@ -282,7 +286,7 @@ def inspect(model: Any, **keywords: Unpack[InspectKeywords]) -> InspectReport:
     options = options_from(FoldOptions, keywords, **_default_factor(keywords))
     runtime_options = options_from(RuntimeOptions, keywords)
     with _files(handle_of(model), None) as (source, _):
-        return pipeline.inspect(load(source), options, runtime_options)
+        return survey(load(source), options, runtime_options)
 
 
 def tune(

@@ -1,4 +1,7 @@
-"""Run the steps of the commands on models that were read; `tuning.tune` has the steps of `tune`."""
+"""Run the steps of `optimize` and `apply`: decide or read a plan, carry it out, verify, write.
+
+`evidence.verify`, `decide.survey` and `tuning.tune` have the steps of the other commands.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 import onnx
@@ -15,8 +18,7 @@ from widthfold_onnx.decide.decided_plan import DecidedPlan
 from widthfold_onnx.decide.fixed import decide_fixed, decide_layout
 from widthfold_onnx.decide.hints import runnable_sizes
 from widthfold_onnx.decide.report import Outcomes, applied_outcomes, optimize_report
-from widthfold_onnx.decide.survey import survey
-from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
+from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 from widthfold_onnx.evidence import verify_files
 from widthfold_onnx.evidence.proof.compare import proof_report
 from widthfold_onnx.evidence.proof.program import Program
@@ -27,7 +29,6 @@ from widthfold_onnx.model.messages import NodeName
 from widthfold_onnx.model.proto.walk import frozen
 from widthfold_onnx.model.writer import copy_model, write_model
 from widthfold_onnx.options import (
-    ANY_SIZE,
     DELIVERY,
     FoldOptions,
     Progress,
@@ -38,18 +39,15 @@ from widthfold_onnx.options import (
     silent,
 )
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.results import InspectReport, OptimizeReport, Proof, VerifyReport
+from widthfold_onnx.results import OptimizeReport, Proof, VerifyReport
 from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text
 from widthfold_onnx.rewrite.plan import Plan, read_plan
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.runtime.environment import other_runtime
-from widthfold_onnx.runtime.inputs.cases import cases, reported, with_cases
-from widthfold_onnx.runtime.inputs.stored import stored_sizes
-from widthfold_onnx.runtime.session import ports_of
+from widthfold_onnx.runtime.inputs.cases import reported, with_cases
+from widthfold_onnx.runtime.inputs.stored import with_stored_sizes
 from widthfold_onnx.tuning.search import search
 from widthfold_onnx.tuning.store import Store
-
-SizedOptions = TypeVar("SizedOptions", FoldOptions, VerifyOptions)
 
 BY_DEFAULT = SearchOptions()
 DELIVERY_OPTIONS = VerifyOptions(**DELIVERY)
@@ -96,7 +94,9 @@ def optimize(
         InvalidModelError: the model is broken or not supported.
         UnverifiedError: nothing can be measured, for want of a runtime or of usable inputs.
     """
-    options = with_stored_sizes(options, search_options.inputs, loaded)
+    options = with_stored_sizes(options, search_options.inputs, loaded.proto)
+    search_options = with_cases(search_options, loaded.proto)
+    values = reported(search_options.cases)
     exclusions: Mapping[NodeName, Refusal] = {}
     if out is not None:  # before minutes of measuring
         check_target(out, loaded.files)
@@ -106,7 +106,6 @@ def optimize(
             )
     decided_plan = _decide_plan(loaded, options, search_options, on_progress)
     decided_plan = decided_plan.with_refusals(exclusions)
-    values = reported(cases(loaded.proto, search_options.values))
     while True:
         plan, fitted_plan = decided_plan.plan, decided_plan.fit()
         report = _report(loaded, fitted_plan, decided_plan.outcomes, values=values)
@@ -188,7 +187,8 @@ def plan(
         InvalidModelError: the model is broken or not supported.
         UnverifiedError: nothing can be measured, for want of a runtime or of usable inputs.
     """
-    options = with_stored_sizes(options, search_options.inputs, loaded)
+    options = with_stored_sizes(options, search_options.inputs, loaded.proto)
+    search_options = with_cases(search_options, loaded.proto)
     return _decide_plan(loaded, options, search_options, on_progress).plan
 
 
@@ -275,55 +275,6 @@ def apply_in_memory(
     return new_model
 
 
-def verify(
-    original: LoadedModel,
-    rewritten: Path,
-    options: VerifyOptions,
-    *,
-    on_progress: Progress = silent,
-) -> VerifyReport:
-    """Compare two models on the runtime: interface, outputs, proof, time.
-
-    Args:
-        original: the model before.
-        rewritten: file of the model after, which was checked.
-        options: inputs, tolerances, provider and the checks to run.
-        on_progress: called with every step.
-
-    Returns:
-        The report; its verdict is pass, fail or unverified.
-
-    Raises:
-        UsageError: a path, an input, a shape or an option of the provider that does not fit.
-        InvalidModelError: a file that is no model.
-    """
-    options = with_stored_sizes(options, options.inputs, original)
-    return verify_files(original, rewritten, options, on_progress)
-
-
-def inspect(
-    loaded: LoadedModel, options: FoldOptions, runtime_options: RuntimeOptions | None = None
-) -> InspectReport:
-    """List every site with its shapes, cost, legal forms and refusals.
-
-    Args:
-        loaded: the model.
-        options: as for `optimize`.
-        runtime_options: values of its inputs.
-
-    Raises:
-        UsageError: an option or path that does not fit.
-        InvalidModelError: the model is broken or not supported.
-    """
-    if options.fixed_factor is None:
-        raise UsageError(
-            "inspect measures nothing and shows the forms of one factor: give a number; what auto "
-            "takes is shown by `optimize MODEL`"
-        )
-    values = cases(loaded.proto, (runtime_options or RuntimeOptions()).values)
-    return survey(loaded, options, options.fixed_factor, values)
-
-
 def _unproved_layers(fitted_plan: FittedPlan, proof: Proof | None) -> set[NodeName]:
     """Return the layers whose folded branch the proof computed at no extents.
 
@@ -339,19 +290,6 @@ def _unproved_layers(fitted_plan: FittedPlan, proof: Proof | None) -> set[NodeNa
     }
 
 
-def with_stored_sizes(
-    options: SizedOptions, inputs: Sequence[str], loaded: LoadedModel
-) -> SizedOptions:
-    """Return options with the sizes of stored inputs, where the caller names no others.
-
-    Raises:
-        UsageError: stored inputs that do not fit the model.
-    """
-    if not inputs or options.input_shapes != ANY_SIZE:
-        return options
-    return replace(options, input_shapes=stored_sizes(inputs, ports_of(loaded.proto)))
-
-
 def _decide_plan(
     loaded: LoadedModel,
     options: FoldOptions,
@@ -361,7 +299,6 @@ def _decide_plan(
     """Decide the plan of a model, by measurement or at a fixed factor."""
     options = decide_layout(options, search_options)
     on_progress(Step("planning"))
-    search_options = with_cases(search_options, loaded.proto)
     if options.fixed_factor is None:
         with Store(search_options.store) as store:
             return search(loaded, options, search_options, store, on_progress)

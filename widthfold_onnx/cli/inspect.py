@@ -29,7 +29,7 @@ def inspect_command(
     """
     destinations.check(InspectReport, [model])
     loaded = read(model)
-    from widthfold_onnx.pipeline import inspect
+    from widthfold_onnx.decide.survey import survey
 
-    result = inspect(loaded, fold, runtime_options)
+    result = survey(loaded, fold, runtime_options)
     destinations.deliver(result, model)

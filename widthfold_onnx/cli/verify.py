@@ -67,9 +67,9 @@ def verify_command(
     destinations.check(VerifyReport, sources)
     with progress() as on_progress:
         loaded, other = read(original, on_progress), read(rewritten)
-        from widthfold_onnx.pipeline import verify
+        from widthfold_onnx.evidence import verify
 
-        result = verify(loaded, other.path, options, on_progress=on_progress)
+        result = verify(loaded, other.path, options, on_progress)
 
     environment = msgspec.structs.replace(result.environment, command=typed_command())
     result = msgspec.structs.replace(result, environment=environment)

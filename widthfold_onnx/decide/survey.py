@@ -10,7 +10,7 @@ from widthfold_onnx.arrays import Dims, round_up
 from widthfold_onnx.decide.decisions import Decision, Drafting, decisions_of
 from widthfold_onnx.decide.hints import Hints, SizeFinder, no_sizes, runnable_sizes
 from widthfold_onnx.decide.report import KEPT, companion_reports, padding_report
-from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, Values
 from widthfold_onnx.refusal import Refusal
@@ -25,7 +25,7 @@ from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import wide_problem
 from widthfold_onnx.rules.selection import furthest_refusals, preference, preferred_form
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.inputs.cases import reported
+from widthfold_onnx.runtime.inputs.cases import reported, with_cases
 from widthfold_onnx.runtime.inputs.sizes import (
     assumption_report,
     input_dimensions,
@@ -43,19 +43,27 @@ ANY_AXIS = "any axis"
 
 
 def survey(
-    loaded: LoadedModel, options: FoldOptions, factor: int, cases: Sequence[Values]
+    loaded: LoadedModel, options: FoldOptions, runtime_options: RuntimeOptions
 ) -> InspectReport:
-    """Describe a model and every site; legal and refused forms are those at the factor.
+    """Describe a model and every site with its shapes, cost, legal forms and refusals.
 
     Args:
         loaded: the model.
-        options: which layers, how far, in which form.
-        factor: the factor.
-        cases: values of the inputs that choose between parts of the model.
+        options: which layers, by which factor, in which form.
+        runtime_options: values of its inputs.
 
     Raises:
-        UsageError: a node pattern matches no site, or an assumed input shape does not fit.
+        UsageError: no factor, a node pattern that matches no site, or a value or an assumed input
+            shape that does not fit.
+        InvalidModelError: the graph library cannot read the model.
     """
+    factor = options.fixed_factor
+    if factor is None:
+        raise UsageError(
+            "inspect measures nothing and shows the forms of one factor: give a number; what auto "
+            "takes is shown by `optimize MODEL`"
+        )
+    cases = with_cases(runtime_options, loaded.proto).cases
     drafting = Drafting(loaded.proto, loaded.folder, options)
     matches = drafting.matches(tuple(COMPANIONS))
     draft = drafting.with_companions(drafting.matches(options.active_companions))

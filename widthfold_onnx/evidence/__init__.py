@@ -2,7 +2,7 @@
 
 `verify_files` starts `checks` in a child process; `checks` calls `interface`, `proof`, `integers`,
 `parity` and `timing`, and adds up their findings. Models run with `exact_kernels`. `saturation`
-leaves out forms before a search. `pipeline` imports it.
+leaves out forms before a search. `pipeline`, `api` and `cli` import it.
 """
 
 from __future__ import annotations
@@ -13,18 +13,43 @@ from pathlib import Path
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.evidence.timing.requirement import read_report, with_baseline
 from widthfold_onnx.model.loader import LoadedModel
-from widthfold_onnx.options import Progress, VerifyOptions
+from widthfold_onnx.options import Progress, VerifyOptions, silent
 from widthfold_onnx.results import VerifyReport
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.environment import StartReadings, environment
 from widthfold_onnx.runtime.inputs.cases import with_cases
+from widthfold_onnx.runtime.inputs.stored import with_stored_sizes
 from widthfold_onnx.text import quoted
+
+
+def verify(
+    original: LoadedModel, rewritten: Path, options: VerifyOptions, on_progress: Progress = silent
+) -> VerifyReport:
+    """Compare two models on the runtime: interface, outputs, proof, time.
+
+    Where the caller names no sizes, they are the sizes of the stored inputs.
+
+    Args:
+        original: the model before.
+        rewritten: file of the model after, which was checked.
+        options: inputs, tolerances, provider and the checks to run.
+        on_progress: called with every step.
+
+    Returns:
+        The report; its verdict is pass, fail or unverified.
+
+    Raises:
+        UsageError: as `verify_files`.
+        InvalidModelError: as `verify_files`.
+    """
+    options = with_stored_sizes(options, options.inputs, original.proto)
+    return verify_files(original, rewritten, options, on_progress)
 
 
 def verify_files(
     original: LoadedModel, rewritten: Path, options: VerifyOptions, on_progress: Progress
 ) -> VerifyReport:
-    """Compare two model files; the runtime runs in a child process that may crash or hang.
+    """Compare two models at the given sizes, in a child process that may crash or hang.
 
     Args:
         original: the model before, as it was read.

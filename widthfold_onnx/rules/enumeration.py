@@ -9,7 +9,7 @@ the input:
     batch                   F, F              the samples: as groups, or as one dense group.
     blocked                 F, F              an axis with b = 1.
     interleaved             F*b, F*s or F     any axis with F > 1.
-    whole                   all, all          an axis of F positions.
+    whole                   all, all          an axis of F positions, and nothing else there.
     sub-pixel               F*b, 1            F = 1 < b, or F > 1 and `one_sided`.
     space-to-depth          1, s              F = 1 < s and `one_sided`.
     lifted                                    the kernel gets an axis of extent 1.
@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import compress, product
+from itertools import product
 
 from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES, Grouping
@@ -247,7 +247,8 @@ def conv_forms(
             continue  # the node as it is
         # The label does not name axes whose strides alone are folded, nor does a lift.
         changes = [bool(group_changes), *(tiles.is_folded for _, tiles in tilings)]
-        axis_label = label or "+".join(compress(names[1:], changes))
+        changed_names = [n for n, changed in zip(names[1:], changes, strict=True) if changed]
+        axis_label = label or "+".join(changed_names)
         for dense in (False, True) if factors[0] > 1 else (False,):
             spec = FormSpec(
                 axis=axis_label or NO_AXIS,

@@ -150,7 +150,7 @@ class Form:
         folded_axes: axes of the data whose positions become channels, in input or output.
         conditions: per axis of the data the condition on its extent if it is open.
         packing_moves: the Reshapes and Transposes that pack the data.
-        unpacking_moves: those that unpack the result, and the sum over taps.
+        unpacking_moves: the moves that unpack the result, and the sum over taps.
         ends: the layouts of input and output.
     """
 

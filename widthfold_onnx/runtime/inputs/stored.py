@@ -10,19 +10,23 @@ import math
 import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.lib.format import read_array
-from onnx import TensorProto, numpy_helper
+from onnx import ModelProto, TensorProto, numpy_helper
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.options import Sizes
+from widthfold_onnx.options import ANY_SIZE, FoldOptions, Sizes, VerifyOptions
 from widthfold_onnx.runtime.inputs.feeds import InputSet
-from widthfold_onnx.runtime.session import Port
+from widthfold_onnx.runtime.session import Port, ports_of
 from widthfold_onnx.text import printable
+
+SizedOptions = TypeVar("SizedOptions", FoldOptions, VerifyOptions)
 
 MAX_INPUT_BYTES = 1 << 30
 """Most bytes that one set of inputs may hold, unpacked."""
@@ -46,6 +50,19 @@ def stored_feeds(path: Path, inputs: Sequence[Port]) -> list[InputSet]:
         UsageError: missing, broken, too large, or not what the model takes.
     """
     return [_read(place, inputs) for place in sorted(path.glob("test_data_set_*")) or [path]]
+
+
+def with_stored_sizes(
+    options: SizedOptions, paths: Sequence[str], model: ModelProto
+) -> SizedOptions:
+    """Return options with the sizes of stored inputs, where the caller names no others.
+
+    Raises:
+        UsageError: stored inputs that do not fit the model.
+    """
+    if not paths or options.input_shapes != ANY_SIZE:
+        return options
+    return replace(options, input_shapes=stored_sizes(paths, ports_of(model)))
 
 
 def stored_sizes(paths: Iterable[str], inputs: Sequence[Port]) -> Sizes:
