@@ -118,7 +118,7 @@ def optimize(
         )
         is_refused = require_fold and not plan.changes
         return Result(None if is_refused else handle.give(proto), plan, report)
-    verify_options = None if no_verify else _delivery_options(keywords)
+    verify_options = None if no_verify else options_from(VerifyOptions, keywords, **DELIVERY)
     with _files(handle, out) as (source, target):
         on_progress(Step("reading the model"))
         report, plan = pipeline.optimize(
@@ -231,7 +231,7 @@ def apply(
         )
         return handle.give(new_model)
     plan = plan if isinstance(plan, Plan) else Path(plan)
-    verify_options = None if no_verify else _delivery_options(keywords)
+    verify_options = None if no_verify else options_from(VerifyOptions, keywords, **DELIVERY)
     with _files(handle, out) as (source, target):
         report, _ = pipeline.apply(load(source), plan, target, verify_options, partial=partial)
     check_written(report)
@@ -363,13 +363,6 @@ def check_written(report: OptimizeReport) -> None:
 def _default_factor(keywords: Mapping[str, Any]) -> FoldKeywords:
     """Return the keyword of the factor by default; strides alone have no factor."""
     return {} if keywords.get("form") == FormName.STRIDES else {"factor": DEFAULT_FACTOR}
-
-
-def _delivery_options(keywords: Mapping[str, Any]) -> VerifyOptions:
-    """Return the options with which a model is verified that was just folded."""
-    names = CheckKeywords.__annotations__
-    values = {name: value for name, value in keywords.items() if name in names}
-    return options_from(VerifyOptions, values, **DELIVERY)
 
 
 def _check_unused(names: Collection[str], keywords: Mapping[str, Any], purpose: str) -> None:

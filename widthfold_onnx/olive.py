@@ -99,7 +99,7 @@ class WidthFold(Pass):  # type: ignore[misc] # mypy does not read Olive
 def _fold(model: Path, out: Path, options: dict[str, Any]) -> OptimizeReport:
     """Fold a file into another one, or copy it where nothing folds, and print the report."""
     fold, search = options_from(FoldOptions, options), options_from(SearchOptions, options)
-    verify = search.to(VerifyOptions, inputs=search.inputs, **DELIVERY)
+    verify = search.to(VerifyOptions, **DELIVERY)
     log = get_olive_logger()
 
     def say(step: Step) -> None:

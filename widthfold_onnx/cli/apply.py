@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,9 +17,14 @@ from widthfold_onnx.cli.common import (
     progress,
     read,
 )
-from widthfold_onnx.cli.options import delivery_options, report_arguments
+from widthfold_onnx.cli.options import (
+    RUNNING,
+    comparison_options,
+    options_of,
+    report_arguments,
+)
 from widthfold_onnx.errors import CheckFailedError
-from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.options import DELIVERY, RuntimeOptions, VerifyOptions
 from widthfold_onnx.refusal import Code
 from widthfold_onnx.reports.formats import Destinations
 from widthfold_onnx.results import OptimizeReport
@@ -34,7 +41,8 @@ from widthfold_onnx.results import OptimizeReport
     help="Leave out the parts of PLAN that do not fit MODEL. Default: write nothing and exit 1.",
 )
 @click.option("--no-verify", is_flag=True, help="Write the result unverified.")
-@delivery_options
+@options_of("runtime_options", RuntimeOptions, RUNNING)
+@comparison_options
 @report_arguments
 def apply_command(
     model: Path,
@@ -42,7 +50,8 @@ def apply_command(
     out: Path | None,
     partial: bool,
     no_verify: bool,
-    verify_options: VerifyOptions,
+    runtime_options: RuntimeOptions,
+    comparison: Mapping[str, Any],
     destinations: Destinations,
 ) -> None:
     """Carry out PLAN on MODEL, verify the result, and write it to OUT.
@@ -51,6 +60,7 @@ def apply_command(
     been trained again: its layers need the same names and the same structure, their weights may
     differ. Without OUT nothing is written.
     """
+    verify_options = runtime_options.to(VerifyOptions, **DELIVERY, **comparison)
     destinations.check(OptimizeReport, [model, plan, *([out] if out else [])])
     with progress() as on_progress:
         loaded = read(model, on_progress)

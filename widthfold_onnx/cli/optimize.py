@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,15 +21,23 @@ from widthfold_onnx.cli.common import (
     read,
 )
 from widthfold_onnx.cli.options import (
+    RUNNING,
     SEARCHING,
     Help,
-    delivery_options,
+    comparison_options,
     fold_options,
     options_of,
     report_arguments,
 )
 from widthfold_onnx.errors import CheckFailedError, NothingFoldedError
-from widthfold_onnx.options import FoldOptions, Provider, SearchOptions, VerifyOptions
+from widthfold_onnx.options import (
+    DELIVERY,
+    FoldOptions,
+    Provider,
+    RuntimeOptions,
+    SearchOptions,
+    VerifyOptions,
+)
 from widthfold_onnx.reports.described.layers import changes
 from widthfold_onnx.reports.formats import Destinations
 from widthfold_onnx.reports.words import kinds
@@ -49,7 +59,7 @@ PREDICTING: Help = {
 @click.argument("model", type=MODEL)
 @click.argument("out", type=MODEL, required=False)
 @fold_options(default_factor="auto")
-@options_of("search_options", SearchOptions, {**SEARCHING, **PREDICTING})
+@options_of("search_options", SearchOptions, {**RUNNING, **SEARCHING, **PREDICTING})
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if anything would be changed.")
 @click.option(
     "--require-fold",
@@ -64,7 +74,7 @@ PREDICTING: Help = {
     help="Write what was done as a plan, which `widthfold apply` carries out on MODEL when it was "
     "trained again, without measuring.",
 )
-@delivery_options
+@comparison_options
 @report_arguments
 def optimize_command(
     model: Path,
@@ -75,7 +85,7 @@ def optimize_command(
     no_verify: bool,
     save_plan: Path | None,
     search_options: SearchOptions,
-    verify_options: VerifyOptions,
+    comparison: Mapping[str, Any],
     destinations: Destinations,
 ) -> None:
     """Fold layers of MODEL, verify the result, and write it to OUT.
@@ -93,6 +103,7 @@ def optimize_command(
     from widthfold_onnx.tuning.store import default_path
     from widthfold_onnx.tuning.targets import load_target
 
+    verify_options = search_options.to(VerifyOptions, **DELIVERY, **comparison)
     files = [model, *([out] if out else [])]
     destinations.check(OptimizeReport, [*files, *([save_plan] if save_plan else [])])
     if search_options.target is not None:
@@ -108,15 +119,7 @@ def optimize_command(
             None if check else out,
             fold,
             None if no_verify else verify_options,
-            replace(
-                search_options,
-                provider=verify_options.provider,
-                provider_options=verify_options.provider_options,
-                session_options=verify_options.session_options,
-                values=verify_options.values,
-                inputs=verify_options.inputs,
-                store=search_options.store or default_path(),
-            ),
+            replace(search_options, store=search_options.store or default_path()),
             require_fold=require_fold,
             on_progress=on_progress,
         )
@@ -124,7 +127,7 @@ def optimize_command(
     _require_success(result, needs_fold=require_fold)
     if save_plan is not None and not check:
         plan.save(save_plan)
-    _advise_timing(result, model, out, fold, verify_options)
+    _advise_timing(result, model, out, fold, search_options)
     _conclude(result, check=check)
 
 
@@ -150,7 +153,7 @@ def _advise_timing(
     model: Path,
     out: Path | None,
     fold: FoldOptions,
-    verify_options: VerifyOptions,
+    runtime_options: RuntimeOptions,
 ) -> None:
     """Print the command that times a changed model, if the search did not time it."""
     from widthfold_onnx.reports.console import printing, say
@@ -158,16 +161,17 @@ def _advise_timing(
     is_timed = result.search is not None and result.search.whole is not None
     if out is None or result.written is None or not result.summary.changes or is_timed:
         return
-    command = _timing(model, out, fold, verify_options)
+    command = _timing(model, out, fold, runtime_options)
     with printing():
         say(f"not timed; to see if it pays: {command}", command=True)
 
 
-def _timing(model: Path, out: Path, fold: FoldOptions, options: VerifyOptions) -> str:
+def _timing(model: Path, out: Path, fold: FoldOptions, options: RuntimeOptions) -> str:
     """Return the command that times the result with the inputs and for the provider of the fold."""
     words = ["widthfold", "verify", model.as_posix(), out.as_posix()]
     words += ["--freeze-weights"] if fold.freeze_weights else []
     words += ["--provider", options.provider] if options.provider is not Provider.AUTO else []
+    words += ["--threads", str(options.threads)] if options.threads > 1 else []
     for option, entries in (
         ("--provider-option", options.provider_options),
         ("--session-option", options.session_options),

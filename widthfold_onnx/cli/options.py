@@ -18,7 +18,6 @@ import click
 from click.core import ParameterSource
 
 from widthfold_onnx.options import (
-    DELIVERY,
     AxisName,
     FoldOptions,
     FormName,
@@ -318,10 +317,14 @@ PROVIDER: Help = {
     "--session-option NAME=VALUE": "Session config entry that you deploy with, as ONNX Runtime "
     "names it, e.g. session.x64quantprecision=1.",
 }
-VERIFYING: Help = {
+RUNNING: Help = {
     **PROVIDER,
-    "--seeds": "Number of random input sets to compare.",
     "--inputs PATH": "Stored inputs to use as well: a test_data_set_* folder, .npz or .npy.",
+}
+"""Options of `RuntimeOptions` for the commands that run whole models."""
+
+COMPARING: Help = {
+    "--seeds": "Number of random input sets to compare.",
     "--rtol [OUT:]TOL": {
         "multiple": True,
         "type": parse_tolerance,
@@ -335,7 +338,7 @@ VERIFYING: Help = {
         "help": "Absolute tolerance.",
     },
 }
-"""Options of `VerifyOptions` for both commands that verify."""
+"""Options of `VerifyOptions` for the commands that compare outputs."""
 
 SEARCHING: Help = {
     "--threads": "Threads of one operator (intra-op) while measuring; the fastest forms depend on "
@@ -349,24 +352,23 @@ SEARCHING: Help = {
 """Options of `SearchOptions` for both commands that measure layers."""
 
 
-def make_verify_options(
+def verify_fields(
     *, rtol: tuple[tuple[str, float], ...], atol: float, **others: Any
-) -> VerifyOptions:
-    """Return the options of the verifier, given the others by field.
+) -> dict[str, Any]:
+    """Return the fields of `VerifyOptions` for `COMPARING`, and others as they are.
 
     Raises:
-        UsageError: a value that the options refuse.
+        UsageError: a tolerance below 0.
     """
     bounds = dict(rtol)
     default_rtol = bounds.pop("", None)
-    tolerances = Tolerance(rtol=default_rtol, atol=atol, per_output=bounds)
-    return VerifyOptions(tolerance=tolerances, **others)
+    tolerance = Tolerance(rtol=default_rtol, atol=atol, per_output=bounds)
+    return {"tolerance": tolerance, **others}
 
 
-delivery_options = options_of(
-    "verify_options", VerifyOptions, VERIFYING, functools.partial(make_verify_options, **DELIVERY)
-)
-"""Adds the options with which a model is verified before it is written, as `verify_options`."""
+comparison_options = options_of("comparison", VerifyOptions, COMPARING, verify_fields)
+"""Adds the options with which a model is compared before it is written, as `comparison`: fields of
+`VerifyOptions`."""
 
 FILES: Help = {
     "--report FILE": {

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -17,9 +20,9 @@ from widthfold_onnx.cli.common import (
     typed_command,
 )
 from widthfold_onnx.cli.options import (
-    VERIFYING,
+    RUNNING,
     Help,
-    make_verify_options,
+    comparison_options,
     options_of,
     report_arguments,
 )
@@ -50,12 +53,14 @@ TIMING: Help = {
 @guarded
 @click.argument("original", type=MODEL)
 @click.argument("rewritten", type=MODEL)
-@options_of("options", VerifyOptions, {**VERIFYING, **TIMING}, make_verify_options)
+@options_of("options", VerifyOptions, {**RUNNING, **TIMING})
+@comparison_options
 @report_arguments
 def verify_command(
     original: Path,
     rewritten: Path,
     options: VerifyOptions,
+    comparison: Mapping[str, Any],
     destinations: Destinations,
 ) -> None:
     """Compare two models: interface, proof, outputs, time.
@@ -63,6 +68,7 @@ def verify_command(
     Exits 0 if REWRITTEN computes the same as ORIGINAL, 1 if anything differs or the speed is below
     --fail-under, 4 if it could not be decided.
     """
+    options = replace(options, **comparison)
     sources = [original, rewritten, *([] if options.baseline is None else [options.baseline])]
     destinations.check(VerifyReport, sources)
     with progress() as on_progress:

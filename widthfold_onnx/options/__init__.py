@@ -369,6 +369,8 @@ class RuntimeOptions:
         provider_options: options of the provider, as the runtime names them.
         session_options: entries of the session's configuration, as the runtime names them.
         threads: intra-op threads.
+        inputs: stored inputs (``test_data_set_*`` folder, .npz or .npy). They give the sizes where
+            the caller names none. Whole models are compared and timed on them.
         values: values of control inputs, such as a rate, in all runs.
         cases: combinations of values that choose between parts of the model, with `values` in each
             (`runtime.inputs.cases`). All of them are compared, the first is timed.
@@ -381,6 +383,7 @@ class RuntimeOptions:
     provider_options: Mapping[str, str] = field(default_factory=dict)
     session_options: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
+    inputs: tuple[str, ...] = ()
     values: Values = field(default_factory=dict)
     cases: tuple[Values, ...] = ({},)
 
@@ -406,7 +409,6 @@ class VerifyOptions(RuntimeOptions):
 
     Attributes:
         seeds: how many random input sets are compared; five cover all distributions.
-        inputs: stored inputs (``test_data_set_*`` folder, .npz or .npy), compared as well.
         input_shapes: sizes for dimensions that the model leaves open; all of them are compared,
             proved and timed.
         tolerance: what counts as equal.
@@ -430,7 +432,6 @@ class VerifyOptions(RuntimeOptions):
     """
 
     seeds: int = 5
-    inputs: tuple[str, ...] = ()
     input_shapes: Sizes = ANY_SIZE
     tolerance: Tolerance = field(default_factory=Tolerance)
     truth_budget: float = 3.0
@@ -478,8 +479,6 @@ class SearchOptions(RuntimeOptions):
         target: device that is predicted for (`tuning.targets`); None: the target that
             the provider suggests.
         measure: False runs nothing, and predicts each measurement that the store lacks.
-        inputs: stored inputs, as in `VerifyOptions`: they give the shapes, and whole models are
-            timed on them.
 
     Raises:
         UsageError: a number out of its range.
@@ -490,7 +489,6 @@ class SearchOptions(RuntimeOptions):
     store: Path | None = None
     target: str | None = None
     measure: bool = True
-    inputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()

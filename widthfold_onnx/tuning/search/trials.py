@@ -268,7 +268,6 @@ class Trials:
         options = self.search_options.to(
             VerifyOptions,
             time_budget=seconds * share,
-            inputs=self.search_options.inputs,
             seeds=0 if self.search_options.inputs else 1,
         )
         sizes = sorted({size for _, open_sizes in open_trials for size in open_sizes})
