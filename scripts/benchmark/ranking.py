@@ -48,8 +48,8 @@ def compare(
         if own is not None and own.status == "ok":
             yield Compared(
                 workload.subject,
-                own.seconds / workload.predicted,
-                [workload.predicted / form.predicted for form, _ in ran],
+                own.seconds / workload.predicted_seconds,
+                [workload.predicted_seconds / form.predicted_seconds for form, _ in ran],
                 [measured.ratio for _, measured in ran],
             )
 

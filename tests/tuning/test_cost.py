@@ -46,7 +46,7 @@ def gains(layer: Workload) -> dict[str, float]:
     for form in layer.forms:
         key = msgspec.to_builtins(form.spec)
         name = f"{key['axis']} {key['factor']}{' lifted' if key['lift'] else ''}"
-        ratios[name] = max(ratios.get(name, 0.0), layer.predicted / form.predicted)
+        ratios[name] = max(ratios.get(name, 0.0), layer.predicted_seconds / form.predicted_seconds)
     return ratios
 
 
@@ -126,7 +126,7 @@ def test_short_rows_are_moved_one_by_one_though_no_reshape_told_their_length() -
     for batch, width in ((8, 8), (4, 16)):
         layer = conv_workload([batch, 3, 6, 4, width], [5, 3, 1, 1, 1], same(1, 1, 1))
         seconds[width] = min(
-            form.predicted
+            form.predicted_seconds
             for form in layer.forms
             if (key := msgspec.to_builtins(form.spec))["kind"] == "whole"
             and key["axis"] == "height"
@@ -137,9 +137,9 @@ def test_short_rows_are_moved_one_by_one_though_no_reshape_told_their_length() -
 
 def test_the_most_promising_forms_come_first() -> None:
     layer = conv_workload([1, 1, 512, 512], [1, 1, 1, 31], same(1, 31))
-    seconds = [form.predicted for form in layer.forms]
+    seconds = [form.predicted_seconds for form in layer.forms]
     assert all(first <= ALIKE * second for first, second in pairwise(seconds))
-    assert seconds[0] < layer.predicted
+    assert seconds[0] < layer.predicted_seconds
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_the_sub_pixel_form_is_no_gain_unmeasured(channels, extent, kernel, pad)
     expected = ("sub-pixel+sub-pixel", 1)
     plain = [form for form, key in keys.items() if (key["kind"], key["factor"]) == expected]
     assert plain
-    assert all(layer.predicted / form.predicted < MARGIN for form in plain)
+    assert all(layer.predicted_seconds / form.predicted_seconds < MARGIN for form in plain)
 
 
 # ---------------------------------------------------------------- properties

@@ -216,7 +216,7 @@ def form_seconds(work: Work, moves: Moves, form_work: Work, unfused: int, target
         moves: the Reshapes and Transposes before and behind the form.
         form_work: work of the form.
         unfused: number of operators that a runtime fuses into the layer as it is, but not into the
-            form, because the unfold stands between.
+            form, because unpacking stands between.
         target: the device.
     """
     copied = _moves(moves[0], form_work.inputs, work, target)
@@ -231,7 +231,7 @@ def form_seconds(work: Work, moves: Moves, form_work: Work, unfused: int, target
 
 
 def _moves(steps: Sequence[MoveOrSum], elements: int, work: Work, target: Target) -> float:
-    """Predict folding or unfolding a tensor: Transposes copy it, Reshapes are free."""
+    """Predict packing or unpacking a tensor: Transposes copy it, Reshapes are free."""
     seconds = 0.0
     for step in steps:
         if isinstance(step, Transpose):

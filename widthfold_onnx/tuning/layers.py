@@ -4,7 +4,7 @@ Tensors that are joined by ops of `rules.propagation` are all in one layout, or 
 they are one link between layers. Only the operator is looked up here; the rewriting decides whether
 an op really accepts a layout.
 
-A form alone pays for folding its input and unfolding its output. Between neighbours that agree on
+A form alone pays for packing its input and unpacking its output. Between neighbours that agree on
 a layout it pays neither. So a form whose layout a neighbour could share is measured a second time
 with packed tensors at its ends; the difference is the cost of its folds.
 """

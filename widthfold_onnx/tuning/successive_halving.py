@@ -83,12 +83,12 @@ class RaceOptions:
 
     @property
     def setting(self) -> Setting:
-        """Return the setting of every session."""
+        """The setting of every session."""
         return Setting(self.level, self.search_options)
 
     @property
     def spending(self) -> Spending:
-        """Return the seconds and runs of the effort."""
+        """The seconds and runs of the effort."""
         return SPENDING[self.search_options.effort]
 
 
@@ -134,7 +134,7 @@ def race(
 
 def _need(workload: Workload) -> float:
     """Return the time that a race needs, in seconds for one run of every form."""
-    return (len(workload.forms) + 1) * (workload.predicted + OPENING_SECONDS)
+    return (len(workload.forms) + 1) * (workload.predicted_seconds + OPENING_SECONDS)
 
 
 @dataclass

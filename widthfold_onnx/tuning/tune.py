@@ -6,8 +6,6 @@ They are measured at level ALL; `optimize` measures other levels and whole model
 from __future__ import annotations
 
 import contextlib
-import queue
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,12 +30,12 @@ from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.cases import with_cases
 from widthfold_onnx.runtime.inputs.sizes import provider_and_sizes
 from widthfold_onnx.system import cores
-from widthfold_onnx.tuning.bench import Bench, Budget, race_in_children
+from widthfold_onnx.tuning.bench import Bench, Budget, LocalPool
 from widthfold_onnx.tuning.cluster import Cluster, ClusterPool
 from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.identity import find_place
 from widthfold_onnx.tuning.layers import Layers
-from widthfold_onnx.tuning.measurement import AS_IS, Candidate, CandidateResult
+from widthfold_onnx.tuning.measurement import AS_IS, Candidate
 from widthfold_onnx.tuning.search.assign import foresee
 from widthfold_onnx.tuning.search.level_search import racing
 from widthfold_onnx.tuning.store import Store
@@ -129,91 +127,6 @@ def _pool(
     provider, machine = isolated(find_place, options)
     race_options = RaceOptions(replace(options, provider=provider), fold)
     yield LocalPool(Bench(race_options, store, machine), jobs)
-
-
-class _StoppedError(Exception):
-    """Measuring was stopped, so the rest is not needed."""
-
-
-class LocalPool:
-    """The processes of this machine that measure at a time.
-
-    They are no workers of Dask, although a cluster could run here. Processes of Dask print
-    tracebacks on Ctrl-C, import the script of the caller, and answer when a whole layer is done.
-    An interrupt after 8 seconds kept none of the 550 measurements that these processes had given.
-
-    Args:
-        bench: keeps the measurements.
-        jobs: how many processes there are.
-
-    Attributes:
-        provider: the provider on which models are tried to find the shapes of their inputs.
-        benches: this bench alone.
-    """
-
-    def __init__(self, bench: Bench, jobs: int) -> None:
-        self.provider = bench.options.search_options.provider
-        self.benches = [bench]
-        self._jobs = jobs
-
-    def measure(self, workloads: Sequence[Workload], budget: Budget, on_progress: Progress) -> None:
-        """Measure all pending candidates; several processes get the workloads in turn.
-
-        On an interrupt, all measurements taken so far are kept.
-
-        Args:
-            workloads: in the order in which they are measured.
-            budget: the seconds to spend, by each process.
-            on_progress: gets a step per workload.
-
-        Raises:
-            UnverifiedError: the runtime cannot be used.
-        """
-        (bench,) = self.benches
-        if self._jobs == 1:
-            bench.measure(workloads, budget, on_progress)
-            return
-        pending = bench.pending(workloads, budget.total)
-        parts = [pending[start :: self._jobs] for start in range(self._jobs)]
-        done = [0] * len(parts)
-        messages: queue.SimpleQueue[tuple[int, CandidateResult | Step | Exception | None]] = (
-            queue.SimpleQueue()
-        )
-        stopped = threading.Event()
-
-        def measure_part(number: int) -> None:
-            """Report a measurement to the caller's thread: the store belongs to that one."""
-
-            def send(message: CandidateResult | Step) -> None:
-                if stopped.is_set():
-                    raise _StoppedError
-                messages.put((number, message))
-
-            try:
-                race_in_children(parts[number], bench.options, Budget(budget.total), send, send)
-            except Exception as error:
-                messages.put((number, error))
-            messages.put((number, None))
-
-        running = set(range(len(parts)))
-        try:
-            for number in running:
-                # A daemon thread does not delay the end of the program; its child ends with us.
-                threading.Thread(target=measure_part, args=(number,), daemon=True).start()
-            while running:
-                number, message = messages.get()
-                if isinstance(message, Exception):
-                    raise message
-                if isinstance(message, CandidateResult):
-                    bench.save(message)
-                elif isinstance(message, Step):
-                    done[number] = message.done
-                    text = f"measuring layer {sum(done) + 1} of {len(pending)}"
-                    on_progress(Step(text, sum(done), len(pending), message.seconds_left))
-                else:
-                    running.remove(number)
-        finally:
-            stopped.set()
 
 
 class _Read(NamedTuple):

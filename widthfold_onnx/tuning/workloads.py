@@ -56,18 +56,18 @@ class PredictedForm(NamedTuple):
     Attributes:
         spec: the form.
         macs: multiply-adds of one run.
-        predicted: seconds of one run (`tuning.cost`).
+        predicted_seconds: of one run (`tuning.cost`).
         input_layout: the layout in which it reads its input; None for the logical tensor.
         output_layout: the layout of its output.
-        predicted_inside: seconds of one run between tensors in these layouts.
+        predicted_seconds_inside: of one run between tensors in these layouts.
     """
 
     spec: FormSpec
     macs: float
-    predicted: float
+    predicted_seconds: float
     input_layout: PackedLayout | None = None
     output_layout: PackedLayout | None = None
-    predicted_inside: float = 0.0
+    predicted_seconds_inside: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Workload:
         model: the layer as it is, serialized.
         forms: the other forms it may take, the most promising first.
         macs: multiply-adds of one run as it is.
-        predicted: seconds of one run as it is (`tuning.cost`).
+        predicted_seconds: of one run as it is (`tuning.cost`).
         node: name of the layer in `model`.
         structure: `rewrite.plan.structure_of` the layer.
         is_inside: whether forms run between packed tensors (`tuning.layers`).
@@ -89,7 +89,7 @@ class Workload:
     model: bytes
     forms: tuple[PredictedForm, ...]
     macs: int
-    predicted: float
+    predicted_seconds: float
     node: str = ""
     structure: Mapping[str, Any] = field(default_factory=dict)
     is_inside: bool = False
@@ -117,11 +117,11 @@ def most_work_first(workloads: Iterable[Workload]) -> list[Workload]:
 
 def most_promising_first(forms: Sequence[PredictedForm]) -> tuple[PredictedForm, ...]:
     """Return forms in the order to race them: among alike predictions the simplest form first."""
-    best = min(form.predicted for form in forms)
+    best = min(form.predicted_seconds for form in forms)
 
     def rank(form: PredictedForm) -> tuple[int, int, float, str]:
-        times = int(math.log(form.predicted / best, ALIKE))
-        return times, form.spec.kind.count("+"), form.predicted, form.spec.text
+        times = int(math.log(form.predicted_seconds / best, ALIKE))
+        return times, form.spec.kind.count("+"), form.predicted_seconds, form.spec.text
 
     return tuple(sorted(forms, key=rank))
 
@@ -242,10 +242,10 @@ class CutLayer:
                 PredictedForm(
                     spec=form.spec,
                     macs=macs * form.flops_ratio,
-                    predicted=form_seconds(work, moves, form_work, unfused, target),
+                    predicted_seconds=form_seconds(work, moves, form_work, unfused, target),
                     input_layout=form.ends.input_layout,
                     output_layout=form.ends.output_layout,
-                    predicted_inside=kernel_seconds(form_work, target),
+                    predicted_seconds_inside=kernel_seconds(form_work, target),
                 )
             )
         return Workload(
@@ -253,7 +253,7 @@ class CutLayer:
             model=self.model.SerializeToString(),
             forms=most_promising_first(predicted),
             macs=macs,
-            predicted=layer_seconds(work, target),
+            predicted_seconds=layer_seconds(work, target),
             node=self.measured_layer.name,
             structure=structure_of(self.measured_layer),
         )

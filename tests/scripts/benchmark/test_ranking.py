@@ -43,12 +43,14 @@ def test_predictions_are_compared_with_what_was_measured(ranking: ModuleType) ->
     date = "2026-01-01T00:00:00+00:00"
 
     def measured(ratio: float) -> Measurement:
-        return Measurement("ok", ratio, ratio, ratio, 2 * layer.predicted, 9, "", date)
+        return Measurement("ok", ratio, ratio, ratio, 2 * layer.predicted_seconds, 9, "", date)
 
     store = {AS_IS: measured(1.0), first.spec.text: measured(2.0), third.spec.text: measured(3.0)}
     (measurement,) = ranking.compare([layer], lambda subject, form: store.get(form))
     assert measurement.subject == layer.subject
     assert measurement.scale == 2.0
     assert measurement.measured == [2.0, 3.0]
-    assert measurement.predicted == [layer.predicted / form.predicted for form in (first, third)]
+    assert measurement.predicted == [
+        layer.predicted_seconds / form.predicted_seconds for form in (first, third)
+    ]
     assert list(ranking.compare([layer], lambda subject, form: None)) == []

@@ -251,7 +251,7 @@ def test_a_layer_gets_time_by_the_runs_that_it_needs() -> None:
     """The second layer has ten times as many models to run, so the first may not take half."""
     few, many = workload("few", *"ab"), workload("many", *map(str, range(29)))
     assert _need(many) == pytest.approx(10 * _need(few))
-    assert _need(replace(few, predicted=2.0)) == pytest.approx(2 * _need(few), rel=0.01)
+    assert _need(replace(few, predicted_seconds=2.0)) == pytest.approx(2 * _need(few), rel=0.01)
 
 
 def test_time_is_shared_out_and_what_a_layer_leaves_goes_to_the_others(raced) -> None:

@@ -171,14 +171,14 @@ def test_what_is_foreseen_is_chosen_if_it_is_measured_so(seed: int, every: Layer
 
     def known(subject: str, candidate: Candidate) -> Measurement | None:
         for own, workload in some.workloads.items():
-            seconds = {AS_IS: workload.predicted} if subject == own else {}
+            seconds = {AS_IS: workload.predicted_seconds} if subject == own else {}
             if subject == own:
-                seconds |= {form.spec: form.predicted for form in workload.forms}
+                seconds |= {form.spec: form.predicted_seconds for form in workload.forms}
             elif subject == subject_inside(own) and own in some.workloads_inside:
                 forms = set(some.workloads_inside[own].forms) & set(workload.forms)
-                seconds = {form.spec: form.predicted_inside for form in forms}
+                seconds = {form.spec: form.predicted_seconds_inside for form in forms}
             if candidate in seconds:
-                ratio = workload.predicted / seconds[candidate]
+                ratio = workload.predicted_seconds / seconds[candidate]
                 return Measurement("ok", ratio, ratio, ratio, seconds[candidate], 4, "", now())
         return None
 
@@ -201,8 +201,8 @@ def test_forms_of_a_region_are_foreseen_though_they_look_slow_alone(
     workloads, inside = {}, {}
     for subject, workload in every.workloads.items():
         form = next(f for f in workload.forms if f.input_layout == f.output_layout == layout)
-        times = form._replace(predicted=alone, predicted_inside=0.5)
-        workloads[subject] = replace(workload, predicted=1.0, forms=(times,))
+        times = form._replace(predicted_seconds=alone, predicted_seconds_inside=0.5)
+        workloads[subject] = replace(workload, predicted_seconds=1.0, forms=(times,))
         inside[subject] = replace(workloads[subject], is_inside=True)
     assert len(foresee(holding(every, workloads=workloads, workloads_inside=inside))) == folded
 

@@ -147,7 +147,7 @@ def test_what_is_carried_is_predicted_to_be_fused() -> None:
         graph.output[0].name = "end"
         workload = workload_of(model, MIXED)
         (by_8,) = [form for form in workload.forms if form.spec.factor == 8]
-        gains.append(workload.predicted / by_8.predicted)
+        gains.append(workload.predicted_seconds / by_8.predicted_seconds)
     assert gains[0] > 2
     assert gains[0] > 1.2 * gains[1]
 
@@ -181,4 +181,5 @@ def test_tall_and_skinny_products_are_predicted(shape: tuple[int, int, int]) -> 
     layers = Layers.of(read(model, MIXED), MIXED, {}, load_target("cpu-avx512"))
     (layer,) = layers.workloads.values()
     (by_8,) = [form for form in layer.forms if form.spec.factor == 8]
-    assert TALL[shape](layer.predicted / by_8.predicted), layer.predicted / by_8.predicted
+    ratio = layer.predicted_seconds / by_8.predicted_seconds
+    assert TALL[shape](ratio), ratio

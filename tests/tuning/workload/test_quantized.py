@@ -42,7 +42,7 @@ def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
     expected = case.expected(x)
     np.testing.assert_array_equal(returned(workload.model, case, x), expected)
     assert {form.spec.factor for form in workload.forms} >= {2, 4, 8}
-    assert workload.predicted > 0
+    assert workload.predicted_seconds > 0
     for form in workload.forms:
         model = reformed(workload, form.spec, FOLD)
         assert model is not None

@@ -90,7 +90,7 @@ def test_layers_of_one_shape_differ_where_their_weights_fall_into_groups() -> No
 
 
 def test_the_most_promising_come_first() -> None:
-    predicted = [form.predicted for form in workload_of(LAYERS["same"]).forms]
+    predicted = [form.predicted_seconds for form in workload_of(LAYERS["same"]).forms]
     assert all(first <= ALIKE * second for first, second in pairwise(predicted))
     assert predicted[0] < predicted[-1]
 

@@ -1,10 +1,10 @@
 """Choose the forms of all layers at least total cost: a linear program over layers and links.
 
 A layer takes one form; a link (`tuning.layers`) is in one layout, logical or packed.
-If a layer reads or returns another layout than its link, a fold or unfold is paid, once for each
-link and layout, as the rewriting emits them. The cost of a form between packed tensors and the cost
-of its folds are measured (`tuning.layers`). Branches that meet again make this a
-problem on graphs. It is solved as an integer program, as Anderson and Gregg select layouts (Optimal
+If a layer reads or returns another layout than its link, packing or unpacking is paid, once for
+each link and layout, as the rewriting emits them. The cost of a form between packed tensors and the
+cost of its moves are measured (`tuning.layers`). Branches that meet again make this a problem on
+graphs. It is solved as an integer program, as Anderson and Gregg select layouts (Optimal
 DNN Primitive Selection with Partitioned Boolean Quadratic Programming, CGO 2018): the solver proves
 that the cost is least.
 """
@@ -91,10 +91,11 @@ def _measured(workload: Workload, measurement_of: MeasurementOf) -> Iterator[Cho
 
 def _predicted(workload: Workload, inside: Workload | None) -> Iterator[Choice]:
     """Yield all choices of a layer; `inside` has the forms that may run between packed tensors."""
-    yield Choice(None, workload.predicted / MIN_GAIN)
+    yield Choice(None, workload.predicted_seconds / MIN_GAIN)
     shared = set() if inside is None else set(inside.forms)
     for form in workload.forms:
-        yield _choice(form, form.predicted, form.predicted_inside if form in shared else None)
+        seconds_inside = form.predicted_seconds_inside if form in shared else None
+        yield _choice(form, form.predicted_seconds, seconds_inside)
 
 
 def _choice(form: PredictedForm, lone_seconds: float, packed_seconds: float | None) -> Choice:
@@ -134,17 +135,17 @@ def _join(
     choices: Mapping[str, Sequence[Choice]],
     variables_of: Mapping[str, Sequence[int]],
 ) -> None:
-    """Add the cost of a link: its layout, and the folds and unfolds that its layers need.
+    """Add the cost of a link: its layout, and the packing and unpacking that its layers need.
 
     The table is for one layout p. "Another" is any other layout, the logical one included; ops that
-    are no layers are in the logical one. Each fold and each unfold is paid once, however many
-    layers need it:
+    are no layers are in the logical one. Packing and unpacking are paid once each, however
+    many layers need them:
 
         a maker returns   the link is in   a reader reads   paid
-        p                 another                           unfold
-        another           p                                 fold
-                          p                another          unfold
-                          another          p                fold
+        p                 another                           unpacking
+        another           p                                 packing
+                          p                another          unpacking
+                          another          p                packing
     """
     sides: list[tuple[defaultdict[PackedLayout | None, list[int]], bool]] = []
     cost: dict[PackedLayout, float] = defaultdict(float)
@@ -160,13 +161,13 @@ def _join(
     is_in = {layout: program.variable(0.0, is_integer=True) for layout in cost}
     program.exactly_one([*is_in.values(), program.variable(0.0, is_integer=True)])
     for layout, seconds in cost.items():
-        fold, unfold = program.variable(seconds), program.variable(seconds)
+        pack, unpack = program.variable(seconds), program.variable(seconds)
         if link.has_other_maker:
-            program.at_least(fold, [is_in[layout]])
+            program.at_least(pack, [is_in[layout]])
         if link.has_other_reader:
-            program.at_least(unfold, [is_in[layout]])
+            program.at_least(unpack, [is_in[layout]])
         for by_layout, makes in sides:
-            inward, outward = (unfold, fold) if makes else (fold, unfold)
+            inward, outward = (unpack, pack) if makes else (pack, unpack)
             program.at_least(inward, by_layout[layout], [is_in[layout]])
             program.at_least(outward, [is_in[layout]], by_layout[layout])
 

@@ -89,7 +89,7 @@ class LevelSearch:
             return None
         workload = self.layers.workloads[subject]
         form = next(form for form in workload.forms if form.spec == spec)
-        ratio = round(workload.predicted / form.predicted, 4)
+        ratio = round(workload.predicted_seconds / form.predicted_seconds, 4)
         return Gain(ratio=ratio, low=ratio, high=ratio, pairs=0, predicted=True)
 
     def best(self, subject: str) -> tuple[FormSpec, Gain] | None:
@@ -126,14 +126,15 @@ class LevelSearch:
     def _most_saved(self, subject: str) -> float:
         """Return the most seconds of the model that a layer may save, judged by predictions."""
         workload = self.layers.workloads[subject]
-        fastest = min(form.predicted for form in workload.forms)
-        ratio = MAX_PREDICTION_ERROR * workload.predicted / fastest
+        fastest = min(form.predicted_seconds for form in workload.forms)
+        ratio = MAX_PREDICTION_ERROR * workload.predicted_seconds / fastest
         return self._seconds(subject) * (1 - 1 / max(ratio, 1.0))
 
     def _seconds(self, subject: str) -> float:
         """Return the seconds of all layers of a subject as they are, predicted if not measured."""
         as_is = self.bench.measurement(subject, AS_IS)
-        seconds = self.layers.workloads[subject].predicted if as_is is None else as_is.seconds
+        workload = self.layers.workloads[subject]
+        seconds = workload.predicted_seconds if as_is is None else as_is.seconds
         return self.layers.layer_count(subject) * seconds
 
 

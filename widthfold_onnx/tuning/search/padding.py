@@ -43,7 +43,7 @@ class TimedPadding:
 
     @property
     def is_taken(self) -> bool:
-        """Check whether padding surely makes the whole model faster."""
+        """Whether padding surely makes the whole model faster."""
         return self.gain.is_surely_faster
 
     def report(self, accepted: PaddingPlan | None) -> PaddingReport:
