@@ -7,7 +7,6 @@ import math
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -138,19 +137,18 @@ class World:
                     return
 
     def _turns(
-        self, base: Path, others: Sequence[Path], kinds: Sequence[Distribution], options, sizes
+        self, base: Path, others: Sequence[Path], kind: Distribution, options, sizes
     ) -> Iterator[list[Measurement | None]]:
-        decided: set[tuple[Distribution, Path]] = set()
+        decided: set[Path] = set()
         for shapes in sizes:
             results: list[Measurement | None] = []
-            for side in product(kinds, others):
+            for other in others:
                 result = None
-                if side not in decided:
-                    kind, other = side
+                if other not in decided:
                     ratio = self._contest(other, base, options, shapes, kind)
                     result = Measurement.of_ratio(ratio.ratio, ratio.low, ratio.high, 1.0, 50)
                     if result.high < 1:
-                        decided.add(side)
+                        decided.add(other)
                 results.append(result)
             yield results
 

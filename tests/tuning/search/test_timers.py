@@ -136,7 +136,7 @@ def test_larger_sizes_follow_in_the_same_sessions_until_one_is_surely_slower(
     machine.costs = costs(4, 9, cost, 9)
     larger = {"x": (2, 256)}
     assert len(list(time_in_process(*models, OPTIONS, [SHAPES, larger]))) == count
-    parts = time_in_turn(models[1], models[:1], [Distribution.NORMAL], OPTIONS, [SHAPES, larger])
+    parts = time_in_turn(models[1], models[:1], Distribution.NORMAL, OPTIONS, [SHAPES, larger])
     assert len(list(parts)) == count
     assert len(machine.opened) == FIRST_TIMED + 3, "the second trial opens three sessions"
 
@@ -152,7 +152,7 @@ def test_a_trial_in_one_process_tells_no_difference_by_few_long_runs(machine, mo
 
 
 def test_inputs_are_drawn_once_for_each_size_and_kind(machine, models, monkeypatch):
-    """The choice of the setting draws those of the first size and kind."""
+    """The choice of the setting draws those of the first size."""
     draws = []
 
     def spy(session, shapes, options, kind):
@@ -161,14 +161,14 @@ def test_inputs_are_drawn_once_for_each_size_and_kind(machine, models, monkeypat
 
     monkeypatch.setattr(timers, "timed_inputs", spy)
     machine.costs = costs(4, 9, 3, 9)
-    larger, kinds = {"x": (2, 256)}, [Distribution.NORMAL, Distribution.CONSTANT]
-    list(time_in_turn(models[1], models[:1], kinds, OPTIONS, [SHAPES, larger]))
-    assert draws == [(SHAPES, kinds[1]), *((larger, kind) for kind in kinds)]
+    larger, kind = {"x": (2, 256)}, Distribution.CONSTANT
+    list(time_in_turn(models[1], models[:1], kind, OPTIONS, [SHAPES, larger]))
+    assert draws == [(larger, kind)]
 
 
 def test_parts_run_at_the_setting_that_suits_the_base(machine):
     paths = [Path(f"{name}.onnx") for name in "abc"]
-    ((b, c),) = time_in_turn(paths[0], paths[1:], [Distribution.NORMAL], OPTIONS, [SHAPES])
+    ((b, c),) = time_in_turn(paths[0], paths[1:], Distribution.NORMAL, OPTIONS, [SHAPES])
     assert b.ratio == pytest.approx(9 / 4)
     assert 9 / 4 / 1.03 < b.low < b.ratio < b.high < 9 / 4 * 1.03
     assert (c.ratio, c.seconds) == pytest.approx((5 / 4, 4e-3))
@@ -183,8 +183,8 @@ def test_trials_at_one_level_open_no_other(machine, models, level):
     assert timed.ratio == pytest.approx(6 / 3 if level is Level.ALL else 4 / 9)
     warming_up = math.ceil(0.1 * timed.seconds**-1 / (1 + timed.ratio))
     assert [number for number, _ in machine.runs].count(0) == timed.pairs + warming_up
-    kinds = [Distribution.NORMAL]
-    list(time_in_turn(models[1], models[:1], kinds, OPTIONS, [SHAPES], level=level))
+    kind = Distribution.NORMAL
+    list(time_in_turn(models[1], models[:1], kind, OPTIONS, [SHAPES], level=level))
     assert [opened for _, opened, _ in machine.opened] == [level] * 4
     runs_of_trials = len(machine.runs)
     ((timed,),) = time_over_processes(*models, OPTIONS, [SHAPES], level=level)
@@ -198,8 +198,8 @@ def test_parts_are_timed_until_more_runs_would_tell_hardly_more(machine, cost, l
     random = np.random.default_rng(0)
     machine.costs = [tuple(random.uniform(0.9, 1.1, 1100) * ms) for ms in (5.0, 9.0, cost)]
     options = replace(OPTIONS, time_budget=100.0)
-    kinds = [Distribution.NORMAL]
-    ((part,),) = time_in_turn(Path("a.onnx"), [Path("b.onnx")], kinds, options, [SHAPES])
+    kind = Distribution.NORMAL
+    ((part,),) = time_in_turn(Path("a.onnx"), [Path("b.onnx")], kind, options, [SHAPES])
     assert least <= part.pairs <= most
 
 

@@ -67,8 +67,8 @@ def _alone(trials: Trials, draft: Plan, extension: Plan, rule: CompanionRule) ->
     kinds = [Distribution.NORMAL]
     if rule.branches and not trials.search_options.inputs:
         kinds.append(Distribution.SMOOTH)
-    seconds = len(kinds) * trials.spending.probe
-    return _complete(trials.ratios_to(extension, [draft], seconds, kinds))
+    probe = partial(trials.ratios_to, extension, [draft], trials.spending.probe)
+    return _complete([trial for kind in kinds for trial in probe(kind)])
 
 
 def _between_lifted_layers(trials: Trials, draft: Plan, extension: Plan) -> list[Measurement]:

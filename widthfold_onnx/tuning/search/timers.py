@@ -134,7 +134,7 @@ def time_in_process(
 def time_in_turn(
     model: Path,
     others: Sequence[Path],
-    kinds: Sequence[Distribution],
+    kind: Distribution,
     options: VerifyOptions,
     sizes: Sequence[Shapes],
     *,
@@ -147,43 +147,33 @@ def time_in_turn(
     Args:
         model: model file.
         others: model files.
-        kinds: how random inputs are distributed, one after the other.
-        options: provider and its options, threads, stored inputs, and the budget of each size, for
-            all kinds together.
+        kind: how random inputs are distributed.
+        options: provider and its options, threads, stored inputs, and the budget of each size.
         sizes: shapes of every random input, one or more assignments.
         level: the level of every session; None chooses it.
 
     Yields:
-        At each size, on inputs of each kind, for each other model: time of it / time of the model;
-        None where it was surely faster than the model at an earlier size.
+        At each size, for each other model: time of it / time of the model; None where it was surely
+        faster than the model at an earlier size.
 
     Raises:
         UnverifiedError: a model does not run.
     """
     seconds = options.time_budget * CHOICE_SHARE
     models = OpenModels.of([model], options, level)
-    setting_times = models.setting_times(sizes[0], seconds, kinds[0])
+    setting_times = models.setting_times(sizes[0], seconds, kind)
     (base,), (setting,) = setting_times.best_sessions, setting_times.best_settings
     sessions = [open_at(other, setting) for other in others]
-
-    def inputs_of(shapes: Shapes, kind: Distribution) -> Rotation:
-        is_drawn = shapes is sizes[0] and kind is kinds[0]
-        return setting_times.inputs if is_drawn else timed_inputs(base, shapes, options, kind)
-
-    undecided = {kind: list(range(len(others))) for kind in kinds}
+    undecided = list(range(len(others)))
     for shapes in sizes:
-        results: list[Measurement | None] = []
-        for kind, numbers in undecided.items():
-            ratio_of: dict[int, Measurement] = {}
-            if numbers:
-                sides = [base, *(sessions[number] for number in numbers)]
-                inputs = inputs_of(shapes, kind)
-                ratios = ratios_in_turn(sides, inputs, options, options.time_budget / len(kinds))
-                ratio_of = dict(zip(numbers, ratios, strict=True))
-            results += [ratio_of.get(number) for number in range(len(others))]
-            undecided[kind] = [n for n in numbers if not ratio_of[n].is_surely_slower]
-        yield results
-        if not any(undecided.values()):
+        is_drawn = shapes is sizes[0]
+        inputs = setting_times.inputs if is_drawn else timed_inputs(base, shapes, options, kind)
+        sides = [base, *(sessions[number] for number in undecided)]
+        ratios = ratios_in_turn(sides, inputs, options, options.time_budget)
+        ratio_of = dict(zip(undecided, ratios, strict=True))
+        yield [ratio_of.get(number) for number in range(len(others))]
+        undecided = [number for number in undecided if not ratio_of[number].is_surely_slower]
+        if not undecided:
             return
 
 

@@ -114,36 +114,28 @@ class Trials:
         plan: Plan,
         others: Sequence[Plan],
         seconds: float,
-        kinds: Sequence[Distribution] = (Distribution.NORMAL,),
+        kind: Distribution = Distribution.NORMAL,
     ) -> list[Measurement | None]:
         """Time models of other plans in turn with the model of a plan, all at one setting.
 
         Args:
             plan: the plan.
             others: such as the plan without some of its changes.
-            seconds: time that timing may take, for all others, kinds and sizes together.
-            kinds: how random inputs are distributed, one after the other.
+            seconds: time that timing may take, for all others and sizes together.
+            kind: how random inputs are distributed.
 
         Returns:
-            Time of each other / time of `plan`, as `compare` does: all others on inputs of the
-            first kind, then on the next.
+            Time of each other / time of `plan`, as `compare` does.
         """
-        candidates = [
-            [_candidate(other, plan, inputs=kind, **self._conditions) for other in others]
-            for kind in kinds
-        ]
+        candidates = [_candidate(other, plan, inputs=kind, **self._conditions) for other in others]
         of_size = seconds / len(self._trial_sizes)
-        open_sizes = [[self._open_sizes(c, of_size) for c in of_kind] for of_kind in candidates]
-        untimed = [i for i in range(len(others)) if any(of_kind[i] for of_kind in open_sizes)]
+        open_sizes = [self._open_sizes(candidate, of_size) for candidate in candidates]
+        untimed = [number for number, sizes in enumerate(open_sizes) if sizes]
 
         def time_others(chunk: Sequence[int]) -> bool:
-            open_trials = [
-                (candidates[kind][i], open_sizes[kind][i])
-                for kind in range(len(kinds))
-                for i in chunk
-            ]
-            files = [self._file(others[i]) for i in chunk]
-            timer = partial(time_in_turn, self._file(plan), files, kinds, level=self.level)
+            open_trials = [(candidates[number], open_sizes[number]) for number in chunk]
+            files = [self._file(others[number]) for number in chunk]
+            timer = partial(time_in_turn, self._file(plan), files, kind, level=self.level)
             return self._run(open_trials, timer, of_size, share=len(chunk) / len(untimed))
 
         for start in range(0, len(untimed), MAX_MODELS_IN_MEMORY):
@@ -155,7 +147,7 @@ class Trials:
                     time_others([number])
         return [
             over_sizes([self._measurement(size, candidate) for size in self._trial_sizes])
-            for candidate in chain.from_iterable(candidates)
+            for candidate in candidates
         ]
 
     def level_ratio(self, plan: Plan) -> Measurement | None:
