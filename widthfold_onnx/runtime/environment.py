@@ -128,7 +128,7 @@ class Device:
 
     @property
     def answers(self) -> bool:
-        """Whether NVML answers for a GPU."""
+        """True if NVML answers for a GPU."""
         return self._nvml is not None
 
     def facts(self) -> Gpu:

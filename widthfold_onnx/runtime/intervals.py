@@ -83,7 +83,7 @@ class Pairing:
 
     @property
     def is_conclusive(self) -> bool:
-        """Whether it is beyond doubt, and beyond noise, which side is faster."""
+        """True if it is beyond doubt, and beyond noise, which side is faster."""
         is_judged = self.verdict in ("faster", "slower")
         return is_judged and _is_conclusive(*map(math.log, (self.ratio, self.low, self.high)))
 

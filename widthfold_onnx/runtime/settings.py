@@ -265,7 +265,7 @@ class SettingTimes:
 
     @property
     def are_conclusive(self) -> bool:
-        """Whether the fastest setting of each model surely is the fastest."""
+        """True if the fastest setting of each model surely is the fastest."""
         return all(
             is_conclusively_faster(self.times[:, model, best], self.times[:, model, other])
             for model, best in enumerate(self.best)

@@ -343,8 +343,8 @@ class ClusterPool:
         for flight, task in list(self._tasks.items()):
             try:
                 if flight.done():
-                    for outcome in self._cluster.result(flight):
-                        task.queue.bench.save(outcome)
+                    for result in self._cluster.result(flight):
+                        task.queue.bench.save(result)
                 elif task.address in workers:
                     continue
                 else:

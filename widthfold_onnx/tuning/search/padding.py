@@ -43,7 +43,7 @@ class TimedPadding:
 
     @property
     def is_taken(self) -> bool:
-        """Whether padding surely makes the whole model faster."""
+        """True if padding surely makes the whole model faster."""
         return self.gain.is_surely_faster
 
     def report(self, accepted: PaddingPlan | None) -> PaddingReport:
