@@ -110,18 +110,8 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def gain(self) -> Gain:
-        """The measurement as a gain for reports."""
+        """The gain of the candidate over the original; lost, it is surely slower."""
         return Gain(ratio=self.ratio, low=self.low, high=self.high, pairs=self.pairs)
-
-    @property
-    def is_surely_faster(self) -> bool:
-        """True if the candidate surely takes less time than the original."""
-        return self.low > 1
-
-    @property
-    def is_surely_slower(self) -> bool:
-        """True if the candidate surely takes more time than the original, or is lost."""
-        return self.high < 1
 
     @property
     def skipped(self) -> bool:

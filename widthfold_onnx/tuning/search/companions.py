@@ -45,11 +45,11 @@ def best_companions(
         rule = COMPANIONS[name]
         extension = drafting.with_companions(drafting.matches((*taken_names, name)))
         results = _alone(trials, draft, extension, rule)
-        is_faster = bool(results) and results[0].is_surely_faster
-        is_faster = is_faster and not any(trial.is_surely_slower for trial in results)
+        is_faster = bool(results) and results[0].gain.is_surely_faster
+        is_faster = is_faster and not any(trial.gain.is_surely_slower for trial in results)
         if rule.lifts and not is_faster:
             lifted = _between_lifted_layers(trials, draft, extension)
-            is_faster = bool(lifted) and all(trial.is_surely_faster for trial in lifted)
+            is_faster = bool(lifted) and all(trial.gain.is_surely_faster for trial in lifted)
             results = lifted[:1] or results
         if results:
             gains[name] = [result.gain for result in results]

@@ -83,7 +83,7 @@ def best_padding(trials: Trials, unpadded: Plan) -> TimedPadding | None:
         trial = trials.compare(unpadded, plan, spending.probe)
         if trial is not None and trial.status == "ok":
             candidates.append(TimedPadding(plan, chains, stops, trial.gain))
-            if trial.is_surely_slower:
+            if trial.gain.is_surely_slower:
                 break  # a larger multiple computes more
     best = max(candidates, key=lambda candidate: candidate.gain.low, default=None)
     return _helping(trials, unpadded, best) if best is not None and best.is_taken else best
@@ -134,7 +134,7 @@ def _helping(trials: Trials, unpadded: Plan, best: TimedPadding) -> TimedPadding
     plans = [_with(trials.drafting, unpadded, remainder) for remainder in remainders]
     measurements = trials.ratios_to(best.plan, plans, seconds)
     pairs = list(zip(chains, measurements, strict=True))
-    slower = [c for c, t in pairs if t and t.status == "ok" and t.is_surely_slower]
+    slower = [c for c, t in pairs if t and t.status == "ok" and t.gain.is_surely_slower]
     helping = [chain for chain in chains if chain not in slower]
     if not helping or len(helping) == len(chains):
         return best

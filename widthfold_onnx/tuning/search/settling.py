@@ -52,7 +52,7 @@ def _is_better(trials: Trials, challenger: Plan, champion: Plan) -> bool:
         return False
     trials.on_progress(Step("timing the whole model folded for another level"))
     trial = trials.compare(champion, challenger, trials.spending.trial)
-    return trial is not None and trial.is_surely_faster
+    return trial is not None and trial.gain.is_surely_faster
 
 
 def _agreed(trials: Trials, level_search: LevelSearch) -> Forms:
@@ -73,7 +73,7 @@ def _agreed(trials: Trials, level_search: LevelSearch) -> Forms:
     if trial is None:
         stored_finals = trials.stored_final(plan), trials.stored_final(agreed_plan)
         return forms if stored_finals[0] is not None and stored_finals[1] is None else agreed
-    return agreed if trial.is_surely_faster else forms
+    return agreed if trial.gain.is_surely_faster else forms
 
 
 def _lifted(trials: Trials, level_search: LevelSearch, forms: Forms) -> Forms:
@@ -95,7 +95,7 @@ def _lifted(trials: Trials, level_search: LevelSearch, forms: Forms) -> Forms:
     trials.on_progress(Step("timing the whole model with neighbours of one axis lifted"))
     plan, lifted_plan = (level_search.plan(f) for f in (forms, lifted))
     trial = trials.compare(plan, lifted_plan, trials.spending.lifting)
-    return lifted if trial is not None and trial.is_surely_faster else forms
+    return lifted if trial is not None and trial.gain.is_surely_faster else forms
 
 
 def _helping(trials: Trials, level_search: LevelSearch, forms: Forms) -> Forms:
@@ -117,13 +117,15 @@ def _helping(trials: Trials, level_search: LevelSearch, forms: Forms) -> Forms:
         for group, trial in zip(groups, measurements, strict=True)
         if trial is not None and trial.status == "ok"
     ]
-    helping = _without(forms, [s for group, t in group_trials if t.is_surely_slower for s in group])
+    helping = _without(
+        forms, [s for group, t in group_trials if t.gain.is_surely_slower for s in group]
+    )
     if not helping and not level_search.draft.changes:
         # The final trial decides on the least harmful group.
         group, _ = max(group_trials, key=lambda item: item[1].ratio)
         return {s: forms[s] for s in group}
     sure = _without(
-        forms, [s for group, t in group_trials if not t.is_surely_faster for s in group]
+        forms, [s for group, t in group_trials if not t.gain.is_surely_faster for s in group]
     )
     if sure == helping or not (sure or level_search.draft.changes):
         return helping

@@ -127,7 +127,7 @@ def time_in_process(
             is_warm=True,
         )
         yield [_at_settings(measurement, setting_times.best_settings, setting_times.advice)]
-        if measurement.is_surely_slower:
+        if measurement.gain.is_surely_slower:
             return
 
 
@@ -172,7 +172,7 @@ def time_in_turn(
         ratios = ratios_in_turn(sides, inputs, options, options.time_budget)
         ratio_of = dict(zip(undecided, ratios, strict=True))
         yield [ratio_of.get(number) for number in range(len(others))]
-        undecided = [number for number in undecided if not ratio_of[number].is_surely_slower]
+        undecided = [number for number in undecided if not ratio_of[number].gain.is_surely_slower]
         if not undecided:
             return
 

@@ -324,7 +324,7 @@ def over_sizes(trials: Sequence[Measurement | None]) -> Measurement | None:
 
 def ends_trials(trial: Measurement | None) -> bool:
     """Check whether no later size can change the answer: it is unknown, or surely slower."""
-    return trial is None or trial.is_surely_slower
+    return trial is None or trial.gain.is_surely_slower
 
 
 def gains_over_sizes(finals: Sequence[Measurement | None]) -> bool:
