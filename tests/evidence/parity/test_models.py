@@ -7,7 +7,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from tests.evidence.compared import LINE, OPTIONS, SCALED, compare_models, compared, stored
-from widthfold_onnx.errors import UsageError
+from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.evidence import exact_kernels
 from widthfold_onnx.evidence.parity.outputs import (
     BEYOND_NOTE,
@@ -16,7 +16,7 @@ from widthfold_onnx.evidence.parity.outputs import (
 )
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.session import Session
+from widthfold_onnx.runtime.session import Session, open_session
 
 TRUTHFUL = VerifyOptions(provider=Provider.CPU, seeds=3, truth_budget=20)
 
@@ -136,36 +136,50 @@ class WrongSession(Session):
         return {"y": super().run(feeds, seconds)["y"] * np.float32(1.5)}
 
 
-def test_a_fault_of_the_runtimes_own_optimizations_is_told_apart(tmp_path, monkeypatch):
-    paths = (
-        stored(tmp_path, "a.onnx", SCALED % "2"),
-        stored(tmp_path, "b.onnx", SCALED % "2"),
-    )
-    opened = exact_kernels.open_session
+class StoppingSession(Session):
+    def run(self, feeds, seconds=math.inf):
+        raise UnverifiedError("it stops")
 
-    def breaking(*names):
-        def open_session(model, runtime_options, level, **options):
-            session = opened(model, runtime_options, level, **options)
+
+@pytest.fixture
+def compared_after_faults(tmp_path, monkeypatch):
+    """Compare a.onnx with b.onnx, of which some have a session of another kind at level ALL."""
+    paths = [stored(tmp_path, name, SCALED % "2") for name in ("a.onnx", "b.onnx")]
+
+    def compare(session_type, *names):
+        def opened(model, runtime_options, level, **options):
+            session = open_session(model, runtime_options, level, **options)
             if level == "all" and getattr(model, "name", "") in names:
-                return WrongSession(**vars(session))
+                return session_type(**vars(session))
             return session
 
-        return open_session
+        monkeypatch.setattr(exact_kernels, "open_session", opened)
+        return compare_models(*paths, OPTIONS)
 
-    monkeypatch.setattr(exact_kernels, "open_session", breaking("b.onnx"))
-    result = compare_models(*paths, OPTIONS)
+    return compare
+
+
+def test_a_fault_of_the_runtimes_own_optimizations_is_told_apart(compared_after_faults):
+    result = compared_after_faults(WrongSession, "b.onnx")
     assert result.verdict == "fail"
     assert result.reasons[0].startswith("only with the runtime's own optimizations: output y: ")
     assert [row.passed for row in result.outputs] == [True, False]
 
-    monkeypatch.setattr(exact_kernels, "open_session", breaking("a.onnx"))
-    result = compare_models(*paths, OPTIONS)
+    result = compared_after_faults(WrongSession, "a.onnx")
     assert (result.verdict, result.outputs[1].note) == ("pass", "")
 
-    monkeypatch.setattr(exact_kernels, "open_session", breaking("a.onnx", "b.onnx"))
-    result = compare_models(*paths, OPTIONS)
+    result = compared_after_faults(WrongSession, "a.onnx", "b.onnx")
     assert (result.verdict, result.outputs[1].max_abs) == ("pass", 0)
     assert "the runtime's optimizations change the original" in result.outputs[1].note
+
+
+def test_a_model_that_stops_only_if_optimized_fails_unless_the_original_does(compared_after_faults):
+    result = compared_after_faults(StoppingSession, "b.onnx")
+    assert result.verdict == "fail"
+    assert result.reasons[0].startswith("only with the runtime's own optimizations: ")
+    assert "it stops" in result.reasons[0]
+    assert [row.level for row in result.outputs] == ["disabled"]
+    assert compared_after_faults(StoppingSession, "a.onnx", "b.onnx").verdict == "pass"
 
 
 def test_an_ill_conditioned_output_passes_and_says_so(tmp_path):

@@ -1,0 +1,46 @@
+"""The steps of the commands: what is proved, what is protected, and what a report says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.small_models import LAYER, build
+from widthfold_onnx import CheckFailedError, UsageError, pipeline
+from widthfold_onnx.model.loader import LoadedModel, load
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.rewrite.rewriting import Rewriting
+
+FACTOR_4 = FoldOptions(factor=4)
+
+
+def with_data_beside(folder: Path) -> LoadedModel:
+    """A model whose weights lie in the file m.data beside it."""
+    saved = {"save_as_external_data": True, "size_threshold": 0, "location": "m.data"}
+    onnx.save(build(LAYER), folder / "m.onnx", **saved)
+    return load(folder / "m.onnx")
+
+
+def test_what_a_plan_makes_of_a_model_in_memory_is_proved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = with_data_beside(tmp_path)
+    plan = pipeline.plan(loaded, FACTOR_4)
+    other = build(LAYER, seed=1)
+    monkeypatch.setattr(Rewriting, "carry_out", lambda rewriting: other)
+    with pytest.raises(CheckFailedError, match="proof: different"):
+        pipeline.apply_in_memory(loaded.proto, tmp_path, plan)
+    assert pipeline.apply_in_memory(loaded.proto, tmp_path, plan, no_verify=True) is other
+
+
+def test_the_data_of_a_model_is_no_output(tmp_path: Path) -> None:
+    loaded = with_data_beside(tmp_path)
+    data = tmp_path / "m.data"
+    before = data.read_bytes()
+    with pytest.raises(UsageError, match="is an input"):
+        pipeline.optimize(loaded, data, FACTOR_4, None)
+    with pytest.raises(UsageError, match="is an input"):
+        pipeline.apply(loaded, pipeline.plan(loaded, FACTOR_4), data, None)
+    assert data.read_bytes() == before
