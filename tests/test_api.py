@@ -239,6 +239,26 @@ def test_the_plan_is_not_overwritten_by_its_result(tmp_path: Path) -> None:
     assert file.read_bytes() == content
 
 
+def test_a_plan_is_applied_where_the_data_of_the_model_lie(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    saved = {"save_as_external_data": True, "size_threshold": 0, "location": "m.data"}
+    onnx.save(onnx.load(MODEL), path, **saved)
+    plan = wf.plan(path, factor=8)
+    check(wf.apply(path, plan))
+    model = ir.load(path)
+    folded = wf.apply(model, plan)
+    check(ir.to_proto(ir.external_data.load_to_model(folded)))
+
+
+@pytest.mark.parametrize("kind", [Path, str])
+def test_a_plan_is_the_path_of_its_file_of_either_kind(kind: type, tmp_path: Path) -> None:
+    file, out = tmp_path / "plan.json", tmp_path / "out.onnx"
+    wf.plan(MODEL, factor=8).save(file)
+    check(wf.apply(MODEL, kind(file)))
+    assert wf.apply(MODEL, kind(file), kind(out)) == out
+    check(onnx.load(out))
+
+
 ELSEWHERE = {"check", "report", "format", "debug", "help", "save_plan", "details", "partial"}
 """Options of commands that are about the terminal or files, or are parameters of a call."""
 
