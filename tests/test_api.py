@@ -90,6 +90,13 @@ def test_a_model_in_which_nothing_changes_is_given_back_itself(kind: str) -> Non
     assert wf.apply(model, wf.plan(model, factor=8, skip=["*"])) is model
 
 
+def test_a_fold_can_be_required_of_a_model_in_memory() -> None:
+    model = onnx.load(MODEL)
+    assert wf.optimize(model, factor=8, require_fold=True).model is not None
+    assert wf.optimize(model, factor=8, skip=["*"], require_fold=True).model is None
+    assert wf.optimize(model, factor=8, skip=["*"]).model is model
+
+
 def test_forms_are_measured_for_a_model_in_memory_too() -> None:
     make, returned = KINDS["onnx_ir"]
     result = wf.optimize(make(), effort="quick", time_budget=1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -10,7 +11,7 @@ import pytest
 from tests.small_models import LAYER, build
 from widthfold_onnx import CheckFailedError, UsageError, pipeline
 from widthfold_onnx.model.loader import LoadedModel, load
-from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.options import FoldOptions, RuntimeOptions
 from widthfold_onnx.rewrite.rewriting import Rewriting
 
 FACTOR_4 = FoldOptions(factor=4)
@@ -44,3 +45,30 @@ def test_the_data_of_a_model_is_no_output(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is an input"):
         pipeline.apply(loaded, pipeline.plan(loaded, FACTOR_4), data, None)
     assert data.read_bytes() == before
+
+
+def test_a_model_in_memory_gets_the_layout_of_its_provider() -> None:
+    model, last = build(LAYER), RuntimeOptions(provider_options={"prefer_nhwc": "1"})
+    for runtime_options, is_last in ((RuntimeOptions(), False), (last, True)):
+        _, result = pipeline.optimize_in_memory(model, None, "m", FACTOR_4, runtime_options)
+        assert [site.form.endswith(" in NHWC") for site in result.report.sites] == [is_last]
+
+
+def test_a_model_in_memory_is_proved_at_its_only_sizes() -> None:
+    model = build(LAYER)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[3].dim_param = "w"
+    options = replace(FACTOR_4, input_shapes={"x": (1, 2, 8, 24)}, fixed_shapes=True)
+    new_model, _ = pipeline.optimize_in_memory(model, None, "m", options, RuntimeOptions())
+    assert new_model.graph.input[0].type.tensor_type.shape.dim[3].dim_value == 24
+
+
+def test_the_report_of_a_model_in_memory_has_its_name_and_the_bytes_of_both_models() -> None:
+    model = build(LAYER)
+    new_model, result = pipeline.optimize_in_memory(
+        model, None, "some.onnx", FACTOR_4, RuntimeOptions()
+    )
+    assert result.report.model == "some.onnx"
+    sizes = result.report.summary.bytes_before, result.report.summary.bytes_after
+    assert sizes == (model.ByteSize(), new_model.ByteSize())
+    assert sizes[0] < sizes[1]

@@ -66,6 +66,15 @@ def test_the_most_work_comes_first() -> None:
     assert json.loads(order[0].subject)["weight"] == [2, 2, 3, 3]
 
 
+def test_times_are_predicted_for_the_target() -> None:
+    layers = layers_of(conv(**BASE))
+    (here,) = layers.workloads.values()
+    without_blocked = layers.at(layers.target.without_blocked_kernels())
+    (there,) = without_blocked.workloads.values()
+    assert there.predicted != here.predicted
+    assert {form.spec for form in there.forms} == {form.spec for form in here.forms}
+
+
 NEIGHBOURS = """<ir_version: 8, opset_import: ["" : 17]>
 net (float[1,2,37] x) => (float[1,5,29] y)
 <float[3,2,3] first, float[7,3,3] second, float[5,7,5] lone>
