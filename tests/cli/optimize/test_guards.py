@@ -154,6 +154,12 @@ main (float[1, 3, H, 6] x) => (float[1, 3, A, 6] y, float[1, 3, H, 6] z)
   >
   [any] z = Conv <pads = [1, 1, 1, 1]> (x, w)
 }"""
+NEVER_ELSE = (
+    NEVER_WIDE.replace("Greater", "Less")
+    .replace("else_branch", "last")
+    .replace("then_branch", "else_branch")
+    .replace("last", "then_branch")
+)
 
 
 def test_a_layer_in_a_branch_that_no_size_reaches_is_left_out_alone(tmp_path: Path) -> None:
@@ -168,7 +174,8 @@ def test_a_layer_in_a_branch_that_no_size_reaches_is_left_out_alone(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("text", "weight", "dead"), [(NEVER_EVEN, 1, "odd"), (NEVER_WIDE, 3, "dead")]
+    ("text", "weight", "dead"),
+    [(NEVER_EVEN, 1, "odd"), (NEVER_WIDE, 3, "dead"), (NEVER_ELSE, 3, "dead")],
 )
 def test_a_model_in_memory_loses_the_same_layers(text: str, weight: int, dead: str) -> None:
     model = parsed(text, w=(weight, weight, 3, 3))
