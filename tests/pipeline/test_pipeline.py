@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
-from tests.small_models import LAYER, build
+from tests.small_models import LAYER, build, save
 from widthfold_onnx import CheckFailedError, UsageError, pipeline
 from widthfold_onnx.model.loader import LoadedModel, load
-from widthfold_onnx.options import FoldOptions, RuntimeOptions
+from widthfold_onnx.options import FoldOptions, RuntimeOptions, SearchOptions, VerifyOptions
 from widthfold_onnx.rewrite.rewriting import Rewriting
 
 FACTOR_4 = FoldOptions(factor=4)
+
+OPEN = LAYER.replace("8,16]", "8,w]")
+"""The layer at any width."""
 
 
 def with_data_beside(folder: Path) -> LoadedModel:
@@ -55,9 +59,7 @@ def test_a_model_in_memory_gets_the_layout_of_its_provider() -> None:
 
 
 def test_a_model_in_memory_is_proved_at_its_only_sizes() -> None:
-    model = build(LAYER)
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.shape.dim[3].dim_param = "w"
+    model = build(OPEN)
     options = replace(FACTOR_4, input_shapes={"x": (1, 2, 8, 24)}, fixed_shapes=True)
     new_model, _ = pipeline.optimize_in_memory(model, None, "m", options, RuntimeOptions())
     assert new_model.graph.input[0].type.tensor_type.shape.dim[3].dim_value == 24
@@ -72,3 +74,23 @@ def test_the_report_of_a_model_in_memory_has_its_name_and_the_bytes_of_both_mode
     sizes = result.report.summary.bytes_before, result.report.summary.bytes_after
     assert sizes == (model.ByteSize(), new_model.ByteSize())
     assert sizes[0] < sizes[1]
+
+
+def test_the_report_has_the_values_of_the_inputs(tmp_path: Path) -> None:
+    text = LAYER.replace("] x)", "] x, float rate)").replace("Relu (c)", "Mul (c, rate)")
+    loaded = load(save(build(text), tmp_path / "m.onnx"))
+    chosen = SearchOptions(values={"rate": (2.0,)})
+    report = pipeline.optimize(loaded, None, FACTOR_4, search_options=chosen).report
+    assert report.values == [{"rate": [2.0]}]
+
+
+def test_stored_inputs_give_the_sizes(tmp_path: Path) -> None:
+    loaded = load(save(build(OPEN), tmp_path / "m.onnx"))
+    stored, sizes = tmp_path / "x.npy", (1, 2, 8, 20)
+    np.save(stored, np.ones(sizes, np.float32))
+    inputs = {"inputs": (str(stored),)}
+    assert pipeline.plan(loaded, FACTOR_4, SearchOptions(**inputs)).sizes == ({"x": sizes},)
+    options = VerifyOptions(**inputs, seeds=0, truth_budget=0.0, timing=False)
+    report = pipeline.verify(loaded, loaded.path, options)
+    assert report.proof.extents[0] == {"x": list(sizes)}
+    assert report.assumed is None
