@@ -175,6 +175,16 @@ def test_frozen_weights_and_companions_that_are_missing_are_named() -> None:
     assert str(plan) == "act  companion prelu\nw1   frozen"
 
 
+def test_a_companion_that_is_refused_has_its_reason() -> None:
+    model = build(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,2,8,16] x, float[1] s) => (float[1,2,8,16] y) { [act] y = PRelu (x, s) }"""
+    )
+    plan = Plan(companions=(CompanionPlan(node="act", companion=Companion.PRELU),))
+    with pytest.raises(CheckFailedError, match="act: companion prelu: the slope s is an input"):
+        wf.apply(model, plan)
+
+
 def test_the_parts_that_fit_are_a_plan_of_their_own() -> None:
     model = build(TWO)
     plan = wf.plan(model, factor=4)
