@@ -21,16 +21,22 @@ from widthfold_onnx.evidence.parity.judgement import (
     Judgement,
     Rows,
     failed_rows,
+    judge,
+    stored_faults,
 )
+from widthfold_onnx.evidence.parity.original_runs import OriginalRuns
 from widthfold_onnx.evidence.parity.outputs import (
     MULTIPLE_IF_PROVED,
     MULTIPLE_IF_UNPROVED,
+    SLACK,
     Distance,
+    Movements,
     Outputs,
 )
 from widthfold_onnx.evidence.parity.runs import Runs
 from widthfold_onnx.evidence.parity.truth import usable_truths
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
+from widthfold_onnx.results import OutputParity
 from widthfold_onnx.runtime.inputs.feeds import InputSet
 
 TRUTH = np.array([1.0, 0.25])
@@ -128,6 +134,70 @@ def test_a_truth_that_is_usable_stays_so_at_larger_movements() -> None:
     movements = (0.0, 1e-6, 1.1e-5, 1e-3)
     usable = [bool(judged(1e-4, 1e-4, moved)[0].truths[0]) for moved in movements]
     assert usable == [False, False, True, True]
+
+
+def judged_with_copies(
+    monkeypatch: pytest.MonkeyPatch, *copies: tuple[Movements, str]
+) -> tuple[OutputParity, list[str]]:
+    """Compare a wrong model where the first shaken copies move the original by given distances."""
+
+    def movements(_: OriginalRuns, copy_index: int) -> tuple[Movements, str]:
+        return copies[copy_index] if copy_index < len(copies) else ([{}], "")
+
+    monkeypatch.setattr(OriginalRuns, "movements", movements)
+    options = VerifyOptions(provider=Provider.CPU, truth_budget=0.0)
+    run = planted_runs(Path("a.onnx"), options, [InputSet("s", {})])
+    run.outputs.append(away(0.0))
+    rows, remarks = judge(run, {"disabled": Runs([away(0.1)])}, is_proved=True)
+    return rows["disabled", "y", 0], remarks
+
+
+@pytest.mark.parametrize("distances", [(1e-3, 1e-4), (1e-4, 1e-3)])
+def test_the_largest_movement_of_all_copies_counts(
+    distances: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = [([{"y": Distance(distance, distance)}], "") for distance in distances]
+    row, remarks = judged_with_copies(monkeypatch, *copies)
+    assert row.movement == pytest.approx(1e-3)
+    assert remarks == []
+
+
+def test_a_copy_that_does_not_run_is_said_and_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    movement = [{"y": Distance(1e-3, 1e-3)}]
+    row, remarks = judged_with_copies(monkeypatch, ([{}], "it stops"), (movement, ""))
+    assert remarks == ["it stops"]
+    assert row.movement is None
+
+
+NAN = {"y": np.array([1.0, np.nan], np.float32)}
+OTHER_SHAPE = {"y": np.ones(3, np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("original", "rewritten", "is_fault"),
+    [
+        (away(0.0), away(0.9e-3), False),
+        (away(0.0), away(1.1e-3), True),
+        (away(0.1), away(0.1 * SLACK * 0.9), False),
+        (away(0.1), away(0.1 * SLACK * 1.1), True),
+        (away(0.0), NAN, True),
+        (NAN, NAN, False),
+        (away(0.0), OTHER_SHAPE, True),
+        (OTHER_SHAPE, away(0.1), True),
+        (away(0.0), {}, False),
+    ],
+)
+def test_a_stored_output_is_met_as_by_the_original(
+    original: Outputs, rewritten: Outputs, is_fault: bool
+) -> None:
+    """Comparing both models reports an output that is missing."""
+    options = VerifyOptions(provider=Provider.CPU, tolerance=Tolerance(rtol=1e-3))
+    stored_set = InputSet("s", {}, (TRUTH.astype(np.float32),))
+    run = planted_runs(Path("a.onnx"), options, [stored_set])
+    run.outputs.append(original)
+    run.names.append("y")
+    faults = stored_faults(run, [rewritten])
+    assert [line.startswith("s: stored output y: ") for line in faults] == [True] * is_fault
 
 
 def pair(folder: Path, *weights: str) -> list[Path]:
