@@ -266,6 +266,26 @@ def test_a_plan_is_the_path_of_its_file_of_either_kind(kind: type, tmp_path: Pat
     check(onnx.load(out))
 
 
+CALLS_IN_STEPS = {
+    "planning": lambda out, say: wf.plan(MODEL, factor=8, on_progress=say),
+    "writing": lambda out, say: wf.optimize(MODEL, out, factor=8, no_verify=True, on_progress=say),
+    "proof by evaluation": lambda out, say: wf.verify(
+        MODEL, MODEL, no_timing=True, truth_budget=0.0, seeds=1, on_progress=say
+    ),
+    "reading out.onnx": lambda out, say: wf.tune(
+        [out], store=out.with_suffix(".db"), on_progress=say
+    ),
+}
+"""Calls by one of their steps."""
+
+
+@pytest.mark.parametrize("step", CALLS_IN_STEPS)
+def test_every_step_is_told(step: str, tmp_path: Path) -> None:
+    texts: list[str] = []
+    CALLS_IN_STEPS[step](tmp_path / "out.onnx", lambda said: texts.append(said.text))
+    assert step in texts
+
+
 ELSEWHERE = {"check", "report", "format", "debug", "help", "save_plan", "details", "partial"}
 """Options of commands that are about the terminal or files, or are parameters of a call."""
 

@@ -9,10 +9,14 @@ import numpy as np
 import onnx
 import pytest
 
+import widthfold_onnx as wf
+from tests.cli.tool import widthfold
+from tests.reports.sample import passing
 from tests.small_models import LAYER, build, save
 from widthfold_onnx import CheckFailedError, UsageError, pipeline
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.options import FoldOptions, RuntimeOptions, SearchOptions, VerifyOptions
+from widthfold_onnx.results import VerifyReport
 from widthfold_onnx.rewrite.rewriting import Rewriting
 
 FACTOR_4 = FoldOptions(factor=4)
@@ -94,3 +98,34 @@ def test_stored_inputs_give_the_sizes(tmp_path: Path) -> None:
     report = pipeline.verify(loaded, loaded.path, options)
     assert report.proof.extents[0] == {"x": list(sizes)}
     assert report.assumed is None
+
+
+def test_what_was_just_folded_is_proved_and_compared_on_few_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default, from Python and in the commands."""
+    seen: list[VerifyOptions] = []
+
+    def verify_files(*arguments: object) -> VerifyReport:
+        seen.extend(item for item in arguments if isinstance(item, VerifyOptions))
+        return passing()
+
+    monkeypatch.setattr(pipeline, "verify_files", verify_files)
+    path, file, out = (tmp_path / name for name in ("m.onnx", "plan.json", "out.onnx"))
+    loaded = load(save(build(LAYER), path))
+    plan = pipeline.plan(loaded, FACTOR_4)
+    plan.save(file)
+    pipeline.optimize(loaded, out, FACTOR_4)
+    pipeline.apply(loaded, plan, out)
+    wf.optimize(path, out, factor=4)
+    wf.apply(path, plan, out)
+    assert widthfold("optimize", path, out, "--factor", 4).code == 0
+    assert widthfold("apply", path, file, out).code == 0
+    options = VerifyOptions(
+        varied_inputs=False,
+        truth_budget=0.0,
+        timing=False,
+        needs_proof=True,
+        input_shapes=plan.sizes,
+    )
+    assert seen == [options] * 6
