@@ -59,7 +59,7 @@ class Result:
 
     Attributes:
         model: the new model in the form of the given one; for a path, `out`, or a ModelProto
-            without `out`. None if verification did not pass, or nothing was folded under
+            without `out`. None if verification did not pass, or nothing was changed under
             `require_fold`.
         plan: the plan that was carried out.
         report: the outcome of every layer, and the verification.
@@ -89,7 +89,7 @@ def optimize(
         out: where the result goes, for a path; replaced in one step once the result has passed.
         no_verify: do not check the result.
         require_fold: give back no model if nothing is changed.
-        on_progress: called with every step.
+        on_progress: called with every step; a model in memory at a given factor has none.
         keywords: options of the command, e.g. `factor=8`, `skip=["*head"]`, `effort="quick"`,
             `threads=4`. By default `factor` is "auto": forms are measured. At a given factor a
             model in memory is proved equal and not run. A layer is left alone if its guard for open

@@ -1,4 +1,4 @@
-"""Name the types of arrays and of their extents, and calculate with extents."""
+"""Name the types of arrays and of their extents, and calculate with extents and counts."""
 
 from __future__ import annotations
 

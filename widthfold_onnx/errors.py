@@ -5,7 +5,7 @@
 2: usage: a wrong option, an input that is not there, an output that cannot be written
 3: the model is invalid or uses something widthfold does not support
 4: could not verify: a provider, a kernel or usable inputs are missing
-5: nothing was folded although ``--require-fold`` was given
+5: nothing was changed although ``--require-fold`` was given
 70: a fault of widthfold itself
 130: interrupted
 """
@@ -47,8 +47,8 @@ class NoKernelError(UnverifiedError):
     """The runtime has no kernel for an operator of a model at its element type."""
 
 
-class NothingFoldedError(WidthfoldError):
-    """No layer was folded and the caller asked for an error in that case."""
+class NothingChangedError(WidthfoldError):
+    """Nothing of the model was changed, and the caller asked for an error in that case."""
 
     exit_code = 5
 

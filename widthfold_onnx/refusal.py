@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Code(StrEnum):
-    """Every reason for a refusal; refusals of forms come last, by how far a form gets."""
+    """Every reason for a refusal; the reasons of forms come last, by how far a form gets."""
 
     # A constant.
     NOT_CONSTANT = "not-constant"
@@ -90,7 +90,7 @@ class Code(StrEnum):
     PADDING_NOT_FINITE = "padding-not-finite"
     PADDING_UNKNOWN = "padding-unknown"
 
-    # A form of a layer.
+    # A form of a layer; some of them also refuse a whole layer or another node.
     EMPTY_TENSOR = "empty-tensor"
     ONE_POSITION = "one-position"
     TOO_SHORT = "too-short"
@@ -120,7 +120,7 @@ class Code(StrEnum):
 
     @property
     def is_of_a_form(self) -> bool:
-        """True if another form of the same layer may be legal."""
+        """True if it may be the reason of one form of a layer, while another form is legal."""
         return self.order >= Code.EMPTY_TENSOR.order
 
 

@@ -623,7 +623,8 @@ class SiteReport(ReportPart, kw_only=True, frozen=True):
         node: name of the node, or its op and first output where it has no name.
         graph: where the node is: "" for the main graph, else the path of names to it.
         op: operator type.
-        status: folded; kept (foldable, but left alone on request or folded before); refused.
+        status: folded; kept (left alone without a fault, e.g. on request or for want of a gain);
+            refused.
         axis: folded axes of the input, by name, joined by "+"; None unless folded.
         factor: positions per channel that became channels, of the output, or of the input where
             a ConvTranspose has a stride; None unless folded.
@@ -757,7 +758,7 @@ class OptimizeSummary(ReportPart, kw_only=True, frozen=True):
 
 
 class OptimizeReport(Report, kw_only=True, frozen=True):
-    """Result of `optimize`.
+    """Result of `optimize` and `apply`.
 
     Attributes:
         schema: name and version of the JSON report.

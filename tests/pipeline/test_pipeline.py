@@ -13,7 +13,7 @@ import widthfold_onnx as wf
 from tests.cli.tool import widthfold
 from tests.reports.sample import passing
 from tests.small_models import LAYER, build, save
-from widthfold_onnx import CheckFailedError, UsageError, pipeline
+from widthfold_onnx import CheckFailedError, UsageError, evidence, pipeline
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.options import FoldOptions, RuntimeOptions, SearchOptions, VerifyOptions
 from widthfold_onnx.results import VerifyReport
@@ -95,7 +95,7 @@ def test_stored_inputs_give_the_sizes(tmp_path: Path) -> None:
     inputs = {"inputs": (str(stored),)}
     assert pipeline.plan(loaded, FACTOR_4, SearchOptions(**inputs)).sizes == ({"x": sizes},)
     options = VerifyOptions(**inputs, seeds=0, truth_budget=0.0, timing=False)
-    report = pipeline.verify(loaded, loaded.path, options)
+    report = evidence.verify(loaded, loaded.path, options)
     assert report.proof.extents[0] == {"x": list(sizes)}
     assert report.assumed is None
 

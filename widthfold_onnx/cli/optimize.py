@@ -29,7 +29,7 @@ from widthfold_onnx.cli.options import (
     options_of,
     report_arguments,
 )
-from widthfold_onnx.errors import CheckFailedError, NothingFoldedError
+from widthfold_onnx.errors import CheckFailedError, NothingChangedError
 from widthfold_onnx.options import (
     DELIVERY,
     FoldOptions,
@@ -64,7 +64,7 @@ PREDICTING: Help = {
 @click.option(
     "--require-fold",
     is_flag=True,
-    help="Write nothing and exit 5 if nothing is folded or exchanged.",
+    help="Write nothing and exit 5 if nothing is changed.",
 )
 @click.option("--no-verify", is_flag=True, help="Write the result unverified.")
 @click.option(
@@ -137,7 +137,7 @@ def _require_success(result: OptimizeReport, *, needs_fold: bool) -> None:
         leave_unwritten(result.verification)
     if needs_fold and not result.summary.changes:
         count = f"{len(result.sites)} {kinds(result.sites)} nodes"
-        raise NothingFoldedError(f"none of {count} was folded; nothing is written")
+        raise NothingChangedError(f"none of {count} was folded; nothing is written")
 
 
 def _conclude(result: OptimizeReport, *, check: bool) -> None:

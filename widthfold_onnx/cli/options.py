@@ -238,8 +238,8 @@ FORM: Help = {
 LIMITS: Help = {
     "--axis AXIS": "Axis to fold: auto, batch, height, width, depth, or its index.",
     "--layout": "Form of the moves: nhwc suits a runtime that computes channels-last and can "
-    "remove their Transposes. auto measures both; at a fixed factor it is nhwc with prefer_nhwc=1, "
-    "else nchw.",
+    "remove their Transposes. auto measures both; at a fixed factor it is the layout of the "
+    "provider, nhwc with prefer_nhwc=1.",
     "--ragged": "Fold extents that the factor does not divide, too: pad the data, cut the result.",
     "--mix-samples": "Allow folds whose weight joins samples of a batch: a NaN of one can reach "
     "others.",

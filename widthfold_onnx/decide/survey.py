@@ -1,4 +1,4 @@
-"""Describe every site for `inspect`: the decision at a fixed factor, and all forms."""
+"""Describe every site for `inspect`: the decision, and the preferred form of each axis."""
 
 from __future__ import annotations
 

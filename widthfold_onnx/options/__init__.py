@@ -167,10 +167,11 @@ def require(fits: bool, name: str, value: object, rule: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class FoldOptions:
-    """Options for planning in `optimize` and `inspect`.
+    """Options that decide which layers are folded, how far and in which form.
 
     Attributes:
-        factor: positions moved into channels, F >= 2; None: chosen for each layer by measurement.
+        factor: positions moved into channels, F >= 2; None: chosen for each layer by measurement,
+            or none, with form strides.
         form: folds by the factor, or of strides alone, which measure nothing either.
         axis: a name, or an index into the Conv's input shape.
         layout: the order of the axes around folded nodes.
@@ -212,13 +213,6 @@ class FoldOptions:
     companions: tuple[Companion, ...] = ()
     pad_channels: int | None = None
     freeze_weights: bool = False
-
-    @property
-    def active_companions(self) -> tuple[Companion, ...]:
-        """The companions to exchange where nothing is measured, or else to measure."""
-        names = self.companions or (() if self.fixed_factor else tuple(Companion))
-        companions = (Companion(name) for name in dict.fromkeys(names))
-        return tuple(name for name in companions if name is not Companion.NONE)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "input_shapes", sizes_of(self.input_shapes))
@@ -265,6 +259,12 @@ class FoldOptions:
     def fixed_factor(self) -> int | None:
         """The factor of all forms where nothing is measured; None where forms are measured."""
         return STRIDES_ALONE if self.form == FormName.STRIDES else self.factor
+
+    @property
+    def active_companions(self) -> tuple[Companion, ...]:
+        """The companions to exchange where nothing is measured, or else to measure."""
+        names = self.companions or (() if self.fixed_factor else tuple(Companion))
+        return tuple(name for name in dict.fromkeys(names) if name is not Companion.NONE)
 
 
 MAX_SEEDS = 1000

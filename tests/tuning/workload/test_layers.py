@@ -71,7 +71,7 @@ def test_times_are_predicted_for_the_target() -> None:
     (here,) = layers.workloads.values()
     without_blocked = layers.at(layers.target.without_blocked_kernels())
     (there,) = without_blocked.workloads.values()
-    assert there.predicted != here.predicted
+    assert there.predicted_seconds != here.predicted_seconds
     assert {form.spec for form in there.forms} == {form.spec for form in here.forms}
 
 

@@ -180,7 +180,7 @@ def time_in_turn(
 def time_levels(
     model: Path, options: VerifyOptions, sizes: Sequence[Shapes]
 ) -> Iterator[list[Measurement]]:
-    """Time a model at both levels of its provider against each other, in this process.
+    """Time a model at both levels of the CPU against each other, in this process.
 
     Each level has one session, because the chosen level is raced or timed again.
 
