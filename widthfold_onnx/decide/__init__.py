@@ -2,5 +2,6 @@
 
 `decisions` drafts plans and chooses forms; `fixed` decides at a factor, and returns a
 `decided_plan`. `survey` shows the forms of each axis, `hints` finds options that would fold a
-layer, `report` has the outcomes of a plan. `api`, `cli`, `evidence`, `mlir`, `pipeline` and `tuning` import it.
+layer, `report` has the outcomes of a plan. `api`, `cli`, `evidence`, `mlir`, `pipeline` and
+`tuning` import it.
 """

@@ -70,7 +70,7 @@ def verify_files(
     if options.baseline is None:
         return _verify_in_child(original, rewritten, options, on_progress)
     saved_report = read_report(options.baseline)
-    run_options = dataclasses.replace(options, baseline=None, fail_under=None)
+    run_options = dataclasses.replace(options, fail_under=None)
     report = _verify_in_child(original, rewritten, run_options, on_progress)
     return with_baseline(saved_report, report, options.baseline.name, options.fail_under)
 
