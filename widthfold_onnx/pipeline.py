@@ -20,8 +20,8 @@ from widthfold_onnx.decide.hints import runnable_sizes
 from widthfold_onnx.decide.report import Outcomes, applied_outcomes, optimize_report
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 from widthfold_onnx.evidence import verify_files
-from widthfold_onnx.evidence.proof.compare import proof_report
 from widthfold_onnx.evidence.proof.program import Program
+from widthfold_onnx.evidence.proof.proving import proof_report
 from widthfold_onnx.evidence.saturation import may_saturate, usable_forms
 from widthfold_onnx.model.atomic import check_target
 from widthfold_onnx.model.loader import LoadedModel, load

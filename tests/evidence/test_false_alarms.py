@@ -20,8 +20,8 @@ from tests.rewrite.drawn.convs import convs
 from tests.shared import MODELS, SHARED, generate, needs_models
 from tests.whole_models.traps import NAMES, SCRIPT
 from widthfold_onnx.decide.fixed import decide_fixed
-from widthfold_onnx.evidence.proof.compare import proof_report
 from widthfold_onnx.evidence.proof.program import Program
+from widthfold_onnx.evidence.proof.proving import proof_report
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 
-from widthfold_onnx.evidence.proof.compare import SizeProof, prove_at_sizes
 from widthfold_onnx.evidence.proof.program import Program
+from widthfold_onnx.evidence.proof.proving import SizeProof, prove_at_sizes
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import sizes_of

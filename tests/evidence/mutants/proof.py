@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx
 
-from widthfold_onnx.evidence.proof.compare import SizeProof, prove_at_sizes
 from widthfold_onnx.evidence.proof.program import Program
+from widthfold_onnx.evidence.proof.proving import SizeProof, prove_at_sizes
 from widthfold_onnx.options import Shapes
 
 

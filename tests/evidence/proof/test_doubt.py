@@ -7,8 +7,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from widthfold_onnx.evidence.proof.compare import SizeProof, prove_at_sizes
 from widthfold_onnx.evidence.proof.program import Program
+from widthfold_onnx.evidence.proof.proving import SizeProof, prove_at_sizes
 
 RNG = np.random.default_rng(5)
 W = RNG.standard_normal((3, 2, 3)).astype(np.float32)

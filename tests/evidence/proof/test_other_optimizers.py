@@ -13,8 +13,8 @@ from onnx import numpy_helper
 
 from tests.folding import verify
 from tests.shared import MODELS, ROOT, SHARED
-from widthfold_onnx.evidence.proof.compare import proof_report
 from widthfold_onnx.evidence.proof.program import Program
+from widthfold_onnx.evidence.proof.proving import proof_report
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.proto.walk import overridable
 from widthfold_onnx.options import Provider, VerifyOptions

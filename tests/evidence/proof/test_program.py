@@ -10,8 +10,8 @@ from onnx import numpy_helper
 
 from tests.evidence.mutants.proof import difference, proofs
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.proof.compare import proof_report, prove, prove_at_sizes
 from widthfold_onnx.evidence.proof.program import Correspondence, Program
+from widthfold_onnx.evidence.proof.proving import proof_report, prove, prove_at_sizes
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "l" : 1]>'
 MAIN = f"{HEAD} g (float[2,3] x, bool c) => (float[2,3] y)"

@@ -11,7 +11,7 @@ import widthfold_onnx as wf
 from tests.evidence.mutants.proof import difference
 from tests.rewrite.guards.guarded import guards, parsed
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.proof import compare
+from widthfold_onnx.evidence.proof import proving
 from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.proof.sizes import MAX_GUESSED, first_tries, second_tries
 
@@ -118,12 +118,12 @@ def test_a_difference_on_empty_inputs_counts_where_no_run_excuses_it(
 ) -> None:
     model = parsed(LAYERS, w=(4, 3, 3, 3))
     folded = wf.fold(model, factor=4)
-    prove = compare.prove
+    prove = proving.prove
 
     def unable(both: object, shapes: object, forced: frozenset[str] = frozenset()) -> object:
         if forced:
             raise UnverifiedError("the proof needs more memory than there is")
         return prove(both, shapes, forced)
 
-    monkeypatch.setattr(compare, "prove", unable)
+    monkeypatch.setattr(proving, "prove", unable)
     assert "a/widthfold" in difference(model, folded)

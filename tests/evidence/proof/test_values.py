@@ -10,9 +10,9 @@ import pytest
 from onnx import numpy_helper
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.proof.compare import MIN_BITS, SizeProof, prove_at_sizes
 from widthfold_onnx.evidence.proof.field import PRIMES, elements, fingerprints, variables
 from widthfold_onnx.evidence.proof.program import Program
+from widthfold_onnx.evidence.proof.proving import MIN_BITS, SizeProof, prove_at_sizes
 
 HEAD = '<ir_version: 10, opset_import: ["": {opset}, "com.microsoft": 1]>'
 QUANTIZED = (

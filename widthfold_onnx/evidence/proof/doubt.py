@@ -10,7 +10,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.evaluate import Evaluation
+from widthfold_onnx.evidence.proof.evaluation import Evaluation
 from widthfold_onnx.evidence.proof.field import key_of
 from widthfold_onnx.evidence.proof.float64 import evaluator
 from widthfold_onnx.evidence.proof.operators import RANDOM, operator

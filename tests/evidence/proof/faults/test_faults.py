@@ -12,8 +12,8 @@ from tests.evidence.proof.faults.bases import BASES, right_fold
 from tests.evidence.proof.faults.faults import planted
 from tests.evidence.proof.faults.judge import differ
 from tests.lacking import IS_OLD
-from widthfold_onnx.evidence.proof.compare import prove_at_sizes
 from widthfold_onnx.evidence.proof.program import Program
+from widthfold_onnx.evidence.proof.proving import prove_at_sizes
 
 FAULTS = 15
 """Of each base, drawn from all that make another function which runs: 210 in all."""

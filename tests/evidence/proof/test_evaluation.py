@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from widthfold_onnx.evidence.proof.compare import prove_at_sizes
 from widthfold_onnx.evidence.proof.program import Program
+from widthfold_onnx.evidence.proof.proving import prove_at_sizes
 
 PAD = """<ir_version: 8, opset_import: ["": {opset}]>
     g (float[2, 3, 4] x) => (float[2, 3, 6] y)

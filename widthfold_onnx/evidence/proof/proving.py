@@ -14,7 +14,7 @@ import onnx
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.evidence.proof.doubt import doubt_of
-from widthfold_onnx.evidence.proof.evaluate import Evaluation
+from widthfold_onnx.evidence.proof.evaluation import Evaluation
 from widthfold_onnx.evidence.proof.field import (
     KEY_BYTES,
     PRIMES,

@@ -13,8 +13,8 @@ from onnx import numpy_helper
 from tests.evidence.mutants.proof import difference
 from tests.folding import fold_model
 from tests.small_models import build
-from widthfold_onnx.evidence.proof.compare import prove_at_sizes
 from widthfold_onnx.evidence.proof.program import Program
+from widthfold_onnx.evidence.proof.proving import prove_at_sizes
 from widthfold_onnx.options import FoldOptions
 
 TEXT = """
