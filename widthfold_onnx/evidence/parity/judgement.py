@@ -123,14 +123,14 @@ class Judgement:
     def rows(self, runs: Mapping[LevelName, Runs]) -> Rows:
         """Compare every output of the rewritten model, at each level and on every input set."""
         return {
-            key: msgspec.structs.replace(self._row(key, candidate), level=level)
+            key: self._row(key, tested)
             for level, runs_at_level in runs.items()
-            for index, candidate in enumerate(runs_at_level.outputs)
-            for name in pairs(self.original.outputs[index], candidate)
+            for index, tested in enumerate(runs_at_level.outputs)
+            for name in pairs(self.original.outputs[index], tested)
             for key in [RowKey(level, name, index)]
         }
 
-    def _row(self, key: RowKey, new: Outputs) -> OutputParity:
+    def _row(self, key: RowKey, tested: Outputs) -> OutputParity:
         """Compare an output with the truth if that is usable, else with the original.
 
         At level `all` it may match the original at that level instead: the runtime's optimizations
@@ -141,14 +141,15 @@ class Judgement:
         tolerance, movement = original.options.tolerance, self.movements[index].get(name)
         multiple = MULTIPLE_IF_PROVED if self.is_proved else MULTIPLE_IF_UNPROVED
         defaults = EXACT_RTOL if name in truth and not self.is_proved else DEFAULT_RTOL
-        arrays = pairs(original.outputs[index] | truth, new)[name]
-        row = compare(name, *arrays, tolerance, Allowance(movement, multiple, defaults))
+        arrays = pairs(original.outputs[index] | truth, tested)[name]
+        allowance = Allowance(movement, multiple, defaults)
+        row = compare(name, *arrays, tolerance, allowance, level)
         if name in original.unsteady_outputs:
             return msgspec.structs.replace(row, passed=False, note=UNSTEADY_NOTE, caveat="unsteady")
         if row.passed or level == "disabled" or original.optimized_runs.failure:
             return row
-        arrays = pairs(original.optimized_runs.outputs[index], new)[name]
-        row_at_level = compare(name, *arrays, tolerance, Allowance(movement, multiple))
+        arrays = pairs(original.optimized_runs.outputs[index], tested)[name]
+        row_at_level = compare(name, *arrays, tolerance, Allowance(movement, multiple), level)
         if not row_at_level.passed:
             return row
         return msgspec.structs.replace(row_at_level, note=OPTIMIZED_NOTE)

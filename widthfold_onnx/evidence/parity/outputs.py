@@ -15,7 +15,7 @@ import numpy as np
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.options import Tolerance
-from widthfold_onnx.results import Caveat, OutputParity, WorstElement
+from widthfold_onnx.results import Caveat, LevelName, OutputParity, WorstElement
 
 Outputs = dict[str, Array]
 """Outputs of one run by name."""
@@ -48,12 +48,12 @@ MULTIPLE_IF_UNPROVED = 4.0
 networks the ratio of its errors to the errors of the original was 2.9 at most."""
 
 
-def pairs(reference: Outputs, candidate: Outputs) -> dict[str, tuple[Array, Array]]:
+def pairs(reference: Outputs, tested: Outputs) -> dict[str, tuple[Array, Array]]:
     """Pair two runs by name; an output that a side lacks (sequences differ in length) is empty."""
-    values = {**reference, **candidate, **reference}  # the reference's order and its values
+    values = {**reference, **tested, **reference}  # the reference's order and its values
     fills = {name: np.empty((0, *array.shape), array.dtype) for name, array in values.items()}
     return {
-        name: (reference.get(name, fill), candidate.get(name, fill)) for name, fill in fills.items()
+        name: (reference.get(name, fill), tested.get(name, fill)) for name, fill in fills.items()
     }
 
 
@@ -107,20 +107,20 @@ class Figures:
     worst: WorstElement | None = None
 
 
-def distance(reference: Array, candidate: Array) -> Distance | None:
+def distance(reference: Array, tested: Array) -> Distance | None:
     """Return the distance; None if types, shapes, or the places of NaN and Inf differ."""
-    figures = measure(reference, candidate)
+    figures = measure(reference, tested)
     return (figures.distance or Distance()) if figures.match else None
 
 
-def measure(reference: Array, candidate: Array) -> Figures:
+def measure(reference: Array, tested: Array) -> Figures:
     """Compare two arrays; the distance of two texts is 0 if they are equal, else 1."""
-    if _type_text(reference) != _type_text(candidate):
+    if _type_text(reference) != _type_text(tested):
         return Figures(match=False)
-    numbers = _real_parts(reference), _real_parts(candidate)
+    numbers = _real_parts(reference), _real_parts(tested)
     is_text = dtype_of(reference) == "string"
     if is_text:
-        numbers = np.zeros(reference.shape, np.bool_), np.asarray(reference != candidate, np.bool_)
+        numbers = np.zeros(reference.shape, np.bool_), np.asarray(reference != tested, np.bool_)
     a, b = (array.reshape(-1) for array in numbers)
     match, count, scale, largest, total, offset = True, 0, 0.0, 0.0, 0.0, -1
     for start in range(0, a.size, BLOCK):
@@ -190,16 +190,17 @@ BY_DEFAULT = Allowance()
 def compare(
     name: str,
     reference: Array,
-    candidate: Array,
+    tested: Array,
     tolerance: Tolerance,
     allowance: Allowance = BY_DEFAULT,
+    level: LevelName = "disabled",
 ) -> OutputParity:
-    """Judge one output on one input set: |a - b| <= atol + rtol * max |reference|, or `allowance`.
+    """Judge an output of a model that ran at some level, on one input set.
 
-    The row names the level "disabled"; where the outputs are of another level, the caller names it.
+    It passes if |a - b| <= atol + rtol * max |reference|, or within the allowance.
     """
-    dtype, types = dtype_of(reference), (_type_text(reference), _type_text(candidate))
-    figures = measure(reference, candidate)
+    dtype, types = dtype_of(reference), (_type_text(reference), _type_text(tested))
+    figures = measure(reference, tested)
     movement = allowance.movement if types[0] == types[1] else None
     largest, mean = figures.distance or Distance()
     unit = figures.scale or 1.0
@@ -231,7 +232,7 @@ def compare(
     return OutputParity(
         name=name,
         dtype=dtype,
-        level="disabled",
+        level=level,
         max_abs=_number(gap.largest),
         mean_abs=_number(gap.mean),
         max_rel=None if dtype == "string" else _number(relative),
