@@ -14,7 +14,7 @@ import msgspec
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.atomic import check_own_target, write_file
-from widthfold_onnx.reports.described import Report, described
+from widthfold_onnx.reports.described import AnyReport, described
 from widthfold_onnx.reports.description import Detail
 from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
 from widthfold_onnx.text import quoted
@@ -38,7 +38,7 @@ SUFFIXES = {
 }
 """Format of a report file by its suffix."""
 
-OFFERED: dict[type[Report], tuple[Format, ...]] = {
+OFFERED: dict[type[AnyReport], tuple[Format, ...]] = {
     VerifyReport: tuple(Format),
     OptimizeReport: (Format.JSON, Format.MARKDOWN, Format.HTML, Format.GITHUB),
     InspectReport: (Format.JSON, Format.MARKDOWN, Format.HTML),
@@ -60,7 +60,7 @@ class Destinations:
     format: Format | None = None
     details: bool = False
 
-    def check(self, kind: type[Report], protected: Sequence[Path]) -> None:
+    def check(self, kind: type[AnyReport], protected: Sequence[Path]) -> None:
         """Check, before the work, that every format can be made and every file written.
 
         Args:
@@ -92,7 +92,7 @@ class Destinations:
                 "an html report needs matplotlib: pip install 'widthfold-onnx[report]'"
             )
 
-    def deliver(self, result: Report, model: Path) -> None:
+    def deliver(self, result: AnyReport, model: Path) -> None:
         """Write every file in one step, then print the result.
 
         Args:
@@ -122,7 +122,7 @@ def write_report(text: str, path: Path) -> None:
     write_file(path, text.encode())
 
 
-def render(report_format: Format, result: Report, model: Path) -> str:
+def render(report_format: Format, result: AnyReport, model: Path) -> str:
     """Render a result in a format that it offers; the libraries are imported only then.
 
     Args:

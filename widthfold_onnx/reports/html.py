@@ -14,7 +14,7 @@ import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from widthfold_onnx.reports.described import Report, described
+from widthfold_onnx.reports.described import AnyReport, described
 from widthfold_onnx.reports.description import NUMBER, Detail
 from widthfold_onnx.reports.words import short
 from widthfold_onnx.results import FoldReport, OptimizeReport, VerifyReport
@@ -31,18 +31,18 @@ Drawing = tuple[list[FoldReport], list[tuple[Markup, Markup, str]]]
 """Nodes that are folded alike; positions, kernel and explanation of each axis."""
 
 
-def page(report: Report) -> str:
+def page(report: AnyReport) -> str:
     """Render the report as a file of its own; the file of a verification draws the folds."""
     folds = report.folds if isinstance(report, VerifyReport) else []
     return _template("page.html").render(_context(report, folds))
 
 
-def part(report: Report) -> str:
+def part(report: AnyReport) -> str:
     """Render the report as a part of a page, without folds; pictures need matplotlib."""
     return _template("report.html").render(_context(report, []))
 
 
-def _context(report: Report, folds: list[FoldReport]) -> dict[str, object]:
+def _context(report: AnyReport, folds: list[FoldReport]) -> dict[str, object]:
     """Return the values that both templates show."""
     drawings = _drawings(folds) if folds else []
     return {
@@ -57,7 +57,7 @@ def _context(report: Report, folds: list[FoldReport]) -> dict[str, object]:
     }
 
 
-def _pictures(report: Report) -> list[tuple[str, Markup]]:
+def _pictures(report: AnyReport) -> list[tuple[str, Markup]]:
     """Draw the times of a report, or the gain of a search that nothing else timed."""
     from widthfold_onnx.reports import pictures
 

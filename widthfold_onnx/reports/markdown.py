@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from widthfold_onnx.reports.described import Report, described
+from widthfold_onnx.reports.described import AnyReport, described
 from widthfold_onnx.reports.description import NUMBER, Cell, Description, Detail, Line, Table
 from widthfold_onnx.reports.words import short
 
@@ -25,7 +25,7 @@ _SIGN = re.compile(r"[^\w /-]|_")
 _SIGNS = {"pass": "✅", "fail": "❌", "unverified": "⚠️"}
 
 
-def render(report: Report) -> str:
+def render(report: AnyReport) -> str:
     """Render the report; tables that do not fit are cut, and say so."""
     description, text = described(report, Detail.FULL), ""
     for rows in _ROW_LIMITS:

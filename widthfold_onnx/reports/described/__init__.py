@@ -11,10 +11,10 @@ from widthfold_onnx.reports.described import layers, tuning, verification
 from widthfold_onnx.reports.description import Description, Detail
 from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
 
-Report = VerifyReport | OptimizeReport | InspectReport | TuneReport
+AnyReport = VerifyReport | OptimizeReport | InspectReport | TuneReport
 
 
-def described(report: Report, detail: Detail = Detail.BRIEF) -> Description:
+def described(report: AnyReport, detail: Detail = Detail.BRIEF) -> Description:
     """Describe the result of a command."""
     match report:
         case VerifyReport():
