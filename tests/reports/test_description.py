@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from widthfold_onnx.reports.description import NUMBER, Column, Detail, Line, tabulated
+from widthfold_onnx.reports.description import NUMBER, Column, Line, tabulated
 
 COLUMNS = (
     Column("name", lambda row: row["name"]),
     Column("gain", lambda row: row.get("gain", "")),
-    Column("why", lambda row: row.get("why", ""), Detail.FULL, sentences=True),
+    Column("why", lambda row: row.get("why", ""), is_detail=True, sentences=True),
 )
 
 
@@ -23,7 +23,7 @@ def test_columns_without_a_cell_are_left_out() -> None:
 def test_a_detail_shows_more_columns() -> None:
     rows = [{"name": "a", "why": "it is wide"}]
     (brief,) = tabulated("layers", COLUMNS, rows)
-    (full,) = tabulated("layers", COLUMNS, rows, Detail.FULL)
+    (full,) = tabulated("layers", COLUMNS, rows, is_full=True)
     assert brief.columns == ["name"]
     assert full.columns == ["name", "why"]
     assert full.sentences

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Generic, TypeVar
 
 Row = TypeVar("Row")
@@ -17,18 +16,6 @@ NUMBER = re.compile(r"[\d.]+(e[-+]\d+)?[x%]?( [KM]iB| \[[\d., ]+\])?|-|")
 """A cell that holds a number with its unit or interval, or nothing."""
 
 
-class Detail(IntEnum):
-    """Amount of detail in a description.
-
-    BRIEF, for a terminal and a pipe, holds what a user decides by. FULL, for `--details`, Markdown
-    and HTML, adds everything else: layers that were left alone, regions, times of nodes, the
-    certificate of the proof, the environment, the command.
-    """
-
-    BRIEF = 0
-    FULL = 1
-
-
 @dataclass(frozen=True)
 class Column(Generic[Row]):
     """A column of a table.
@@ -36,14 +23,14 @@ class Column(Generic[Row]):
     Attributes:
         heading: the text above it.
         cell: returns the cell of a row.
-        detail: the least detail that shows the column.
+        is_detail: whether a brief table lacks the column.
         sentences: whether it holds sentences, which may stand below their row; only the last
             column of a table may.
     """
 
     heading: str
     cell: Callable[[Row], Cell]
-    detail: Detail = Detail.BRIEF
+    is_detail: bool = False
     sentences: bool = False
 
 
@@ -101,13 +88,10 @@ class Description:
 
 
 def tabulated(
-    title: str,
-    columns: Sequence[Column[Row]],
-    rows: Iterable[Row],
-    detail: Detail = Detail.BRIEF,
+    title: str, columns: Sequence[Column[Row]], rows: Iterable[Row], *, is_full: bool = False
 ) -> list[Table]:
     """Return a table without the columns that are empty everywhere; none if nothing remains."""
-    columns = [column for column in columns if column.detail <= detail]
+    columns = [column for column in columns if is_full or not column.is_detail]
     cells = [[column.cell(row) for column in columns] for row in rows]
     indices = [i for i in range(len(columns)) if any(row[i] for row in cells)]
     if not indices:

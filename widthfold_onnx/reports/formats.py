@@ -15,7 +15,6 @@ import msgspec
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.atomic import check_own_target, write_file
 from widthfold_onnx.reports.described import AnyReport, described
-from widthfold_onnx.reports.description import Detail
 from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
 from widthfold_onnx.text import quoted
 
@@ -107,7 +106,7 @@ class Destinations:
         for path in self.reports:
             write_report(render(SUFFIXES[path.suffix.lower()], result, model), path)
         if self.format is None:
-            show(described(result, Detail.FULL if self.details else Detail.BRIEF))
+            show(described(result, is_full=self.details))
         else:
             write(render(self.format, result, model))
 

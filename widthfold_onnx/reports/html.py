@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from widthfold_onnx.reports.described import AnyReport, described
-from widthfold_onnx.reports.description import NUMBER, Detail
+from widthfold_onnx.reports.description import NUMBER
 from widthfold_onnx.reports.words import short
 from widthfold_onnx.results import FoldReport, OptimizeReport, VerifyReport
 from widthfold_onnx.text import printable
@@ -47,7 +47,7 @@ def _context(report: AnyReport, folds: list[FoldReport]) -> dict[str, object]:
     drawings = _drawings(folds) if folds else []
     return {
         "signature": Markup(f"<!-- {report.schema} -->"),
-        "description": described(report, Detail.FULL),
+        "description": described(report, is_full=True),
         "pictures": [] if find_spec("matplotlib") is None else _pictures(report),
         "drawings": drawings,
         "not_drawn": len(folds) - sum(len(nodes) for nodes, _ in drawings),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from widthfold_onnx.reports.described import AnyReport, described
-from widthfold_onnx.reports.description import NUMBER, Cell, Description, Detail, Line, Table
+from widthfold_onnx.reports.description import NUMBER, Cell, Description, Line, Table
 from widthfold_onnx.reports.words import short
 
 LIMIT = 60_000
@@ -27,7 +27,7 @@ _SIGNS = {"pass": "✅", "fail": "❌", "unverified": "⚠️"}
 
 def render(report: AnyReport) -> str:
     """Render the report; tables that do not fit are cut, and say so."""
-    description, text = described(report, Detail.FULL), ""
+    description, text = described(report, is_full=True), ""
     for rows in _ROW_LIMITS:
         text = f"<!-- {report.schema} -->\n\n{_page(description, rows)}\n"
         if len(text.encode()) < LIMIT:

@@ -21,7 +21,6 @@ from widthfold_onnx.options import Provider
 from widthfold_onnx.reports import github, html, markdown
 from widthfold_onnx.reports.console import show
 from widthfold_onnx.reports.described import described
-from widthfold_onnx.reports.description import Detail
 from widthfold_onnx.results import NodeTime, VerifyReport
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -107,8 +106,8 @@ def test_many_are_counted() -> None:
 
 
 def test_every_form_shows_it(report: VerifyReport, capsys, tmp_path) -> None:
-    for detail in (Detail.BRIEF, Detail.FULL):
-        show(described(report, detail))
+    for is_full in (False, True):
+        show(described(report, is_full=is_full))
         out = capsys.readouterr().out
         assert "fell back to" in out
         (line,) = (line for line in out.splitlines() if "FusedConv  " in line)

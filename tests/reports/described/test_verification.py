@@ -25,7 +25,6 @@ from widthfold_onnx.reports.described.verification import (
     verdict,
 )
 from widthfold_onnx.reports.described.verification import proof as proof_line
-from widthfold_onnx.reports.description import Detail
 from widthfold_onnx.results import Gpu, GpuState, IntegerRun, Proof, RegionReport, Stop
 
 
@@ -96,7 +95,7 @@ def test_what_is_not_proved_is_not_called_the_same(proof: Proof) -> None:
 
 
 def test_a_certificate_names_all_that_a_sceptic_needs() -> None:
-    facts = {line.label: line.text for line in describe(passing(), Detail.FULL).facts}
+    facts = {line.label: line.text for line in describe(passing(), is_full=True).facts}
     assert facts["primes"].startswith("8388593, 8388587; ")
     assert facts["extents"] == "audio [1, 43844, 1]; then audio [3, 87689, 1]"
     assert "259 values" in facts["proof"]
@@ -104,7 +103,7 @@ def test_a_certificate_names_all_that_a_sceptic_needs() -> None:
     assert facts["unknown functions of their inputs"] == "Loop, STFT"
     bare = certificate(replace(EQUAL, functions=[], extents=[{}]))
     assert list(bare.values())[1:] == ["there are no inputs", "none"]
-    assert "primes" not in {line.label for line in describe(passing(), Detail.BRIEF).facts}
+    assert "primes" not in {line.label for line in describe(passing(), is_full=False).facts}
 
 
 def test_the_run_on_integers_is_said() -> None:
@@ -126,7 +125,7 @@ def test_no_run_on_integers_is_not_said() -> None:
     report = replace(passing(), integers=IntegerRun(verdict="exact", reason="", nodes=0))
     assert (integers(None), integers(report.integers)) == ("", "")
     assert verdict(report).endswith("; proof: equal")
-    assert "runtime" not in [line.label for line in describe(report, Detail.FULL).facts]
+    assert "runtime" not in [line.label for line in describe(report, is_full=True).facts]
 
 
 def test_the_gpu_is_one_line() -> None:
@@ -153,10 +152,10 @@ def test_memory_and_energy_of_a_gpu_are_rows_of_the_models() -> None:
     report = passing()
     original = replace(timing().original, gpu_mib=512.0, gpu_mj=12.14)
     on_gpu = replace(report, timing=replace(timing(), original=original))
-    (models,) = (t for t in describe(on_gpu, Detail.BRIEF).tables if t.title == "models")
+    (models,) = (t for t in describe(on_gpu, is_full=False).tables if t.title == "models")
     assert ["GPU memory", "512 MiB", ""] in models.rows
     assert ["GPU mJ per run", "12.1", ""] in models.rows
-    (models,) = (t for t in describe(report, Detail.BRIEF).tables if t.title == "models")
+    (models,) = (t for t in describe(report, is_full=False).tables if t.title == "models")
     assert not [row for row in models.rows if row[0].startswith("GPU")]
 
 

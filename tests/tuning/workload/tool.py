@@ -11,7 +11,6 @@ from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.reports.described.tuning import lines
-from widthfold_onnx.reports.description import Detail
 from widthfold_onnx.results import SearchReport
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.tuning.layers import Layers
@@ -23,7 +22,7 @@ FOLD = FoldOptions()
 
 def search_text(report: SearchReport) -> str:
     """All that a report says of a search."""
-    return "; ".join(line.text for line in lines(report, Detail.FULL))
+    return "; ".join(line.text for line in lines(report, is_full=True))
 
 
 def layers_of(

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from widthfold_onnx.refusal import Code
 from widthfold_onnx.reports.described import inputs, tuning, verification
-from widthfold_onnx.reports.description import Column, Description, Detail, Line, tabulated
+from widthfold_onnx.reports.description import Column, Description, Line, tabulated
 from widthfold_onnx.reports.words import clauses, counted, first, gain, kinds, size
 from widthfold_onnx.results import (
     CompanionReport,
@@ -80,20 +80,19 @@ INSPECTED: tuple[Column[InspectSite], ...] = (
 BRIEFLY_INSPECTED = (*INSPECTED[:-1], Column("cheapest fold", _cheapest_form, sentences=True))
 
 
-def describe_inspection(report: InspectReport, detail: Detail) -> Description:
+def describe_inspection(report: InspectReport, *, is_full: bool) -> Description:
     """Describe the result of `inspect`; briefly, with the cheapest fold of each layer."""
-    full = detail >= Detail.FULL
     folding = sum(bool(site.choices) for site in report.sites)
     sites = f"{folding} of {len(report.sites)} {kinds(report.sites)} can be folded"
     remarks = [companion(outcome) for outcome in report.companions]
     if report.padding is not None:
-        remarks.append(padding(report.padding, detail))
+        remarks.append(padding(report.padding, is_full=is_full))
     if any(site.folded_as is not None for site in report.sites):
         remarks.append(_already_folded(report.model))
     return Description(
         head=Line("", f"{report.model}: {report.nodes} nodes, opset {report.opset}; {sites}"),
         assumptions=inputs.assumptions(report.assumed, report.values),
-        tables=tabulated("layers", INSPECTED if full else BRIEFLY_INSPECTED, report.sites),
+        tables=tabulated("layers", INSPECTED if is_full else BRIEFLY_INSPECTED, report.sites),
         remarks=remarks,
     )
 
@@ -140,39 +139,37 @@ GROUPS: tuple[Column[Sequence[SiteReport]], ...] = (
 """Sites with the same outcome, in one row."""
 
 
-def describe_optimization(report: OptimizeReport, detail: Detail) -> Description:
+def describe_optimization(report: OptimizeReport, *, is_full: bool) -> Description:
     """Describe the result of `optimize`.
 
     A brief description holds what decides whether the result is deployed: changes, speed, sizes,
     level and verdict.
     """
-    full, checks, search = detail >= Detail.FULL, report.verification, report.search
+    checks, search = report.verification, report.search
     tables = tabulated("layers", SITES, report.sites)
-    if not full:
+    if not is_full:
         tables = tabulated("layers", GROUPS, _groups(report))
     elif search is not None and search.whole is not None:
         tables += inputs.size_table(search.sizes)
-    sizes = report.assumed or (checks.assumed if checks else None)
-    description = Description(
-        head=Line(report.model if full else "", _summary(report)),
-        assumptions=inputs.assumptions(sizes, report.values),
-        tables=tables,
-        facts=list(map(region, report.regions)) if full else (),
-        remarks=[*_changes(report, detail), *tuning.lines(search, detail), *_cautions(report)],
-    )
-    if checks is None:
-        return description
-    check_description = verification.describe(checks, detail)
-    remarks = [*description.remarks, check_description.head]
-    remarks += check_description.remarks if full or checks.verdict == "pass" else ()
-    if report.written is not None and checks.unrun:
-        remarks.append(Line("written without having been run", checks.unrun))
+    remarks = [
+        *_changes(report, is_full=is_full),
+        *tuning.lines(search, is_full=is_full),
+        *_cautions(report),
+    ]
+    head = Line(report.model if is_full else "", _summary(report))
+    sizes, verified = report.assumed, Description(head)
+    if checks is not None:
+        sizes, verified = sizes or checks.assumed, verification.describe(checks, is_full=is_full)
+        remarks.append(verified.head)
+        remarks += verified.remarks if is_full or checks.verdict == "pass" else ()
+        if report.written is not None and checks.unrun:
+            remarks.append(Line("written without having been run", checks.unrun))
     return replace(
-        check_description,
-        head=description.head,
-        assumptions=description.assumptions,
-        tables=[*tables, *(check_description.tables if full else ())],
-        facts=[*description.facts, *check_description.facts] if full else (),
+        verified,
+        head=head,
+        assumptions=inputs.assumptions(sizes, report.values),
+        tables=[*tables, *verified.tables] if is_full else tables,
+        facts=[*map(region, report.regions), *verified.facts] if is_full else (),
         remarks=remarks,
     )
 
@@ -196,16 +193,20 @@ def _groups(report: OptimizeReport) -> list[list[SiteReport]]:
     return rows[:limit]
 
 
-def _changes(report: OptimizeReport, detail: Detail) -> list[Line]:
+def _changes(report: OptimizeReport, *, is_full: bool) -> list[Line]:
     """Return the lines on everything that was changed beside the sites, or left alone."""
-    full, lines = detail >= Detail.FULL, []
+    lines = []
     if any(site.code == "already-folded" for site in report.sites):
         lines.append(_already_folded(report.model))
-    lines += [companion(c, detail) for c in report.companions if full or c.status == "exchanged"]
-    if report.padding is not None and (full or report.padding.status == "padded"):
-        lines.append(padding(report.padding, detail))
+    lines += [
+        companion(outcome, is_full=is_full)
+        for outcome in report.companions
+        if is_full or outcome.status == "exchanged"
+    ]
+    if report.padding is not None and (is_full or report.padding.status == "padded"):
+        lines.append(padding(report.padding, is_full=is_full))
     lines += [Line("", interface_change(report.summary))] if report.summary.frozen else []
-    return [*lines, *([] if full else _unlisted(report))]
+    return [*lines, *([] if is_full else _unlisted(report))]
 
 
 def _unlisted(report: OptimizeReport) -> list[Line]:
@@ -286,14 +287,14 @@ def region(report: RegionReport) -> Line:
 _OUTCOMES = {"exchanged": "became", "kept": "could become"}
 
 
-def companion(report: CompanionReport, detail: Detail = Detail.FULL) -> Line:
+def companion(report: CompanionReport, *, is_full: bool = True) -> Line:
     """Describe the outcome of a companion in one line; briefly, without its gain and refusals."""
     label = f"companion {report.name}"
     nodes = exchange = refusals = ""
     if report.nodes:
         ops = " or ".join(f"({op})" if "," in op else op for op in report.replacements)
         nodes = f"{counted(len(report.nodes), 'node')} {_OUTCOMES[report.status]} {ops}"
-    if detail < Detail.FULL:
+    if not is_full:
         return Line(label, nodes)
     if report.gain is not None:
         smooth = report.gain_on_smooth
@@ -305,12 +306,12 @@ def companion(report: CompanionReport, detail: Detail = Detail.FULL) -> Line:
     return Line(label, clauses(nodes, exchange, report.reason, refusals))
 
 
-def padding(report: PaddingReport, detail: Detail = Detail.FULL) -> Line:
+def padding(report: PaddingReport, *, is_full: bool = True) -> Line:
     """Describe padded channels in one line; briefly, without their gain and their ends."""
     layers = [f"{layer.node} {layer.channels} -> {layer.padded}" for layer in report.layers]
     modality = "" if report.status == "padded" else "could be "
     speed = stops = ""
-    if detail >= Detail.FULL:
+    if is_full:
         stops = first([_stop(stop) for stop in report.stops], _REASON)
         speed = "" if report.gain is None else f"the whole model ran at {gain(report.gain)} with it"
     return Line(

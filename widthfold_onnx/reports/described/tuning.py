@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from widthfold_onnx.reports.described.inputs import size_gain
-from widthfold_onnx.reports.description import Column, Description, Detail, Line, tabulated
+from widthfold_onnx.reports.description import Column, Description, Line, tabulated
 from widthfold_onnx.reports.words import clauses, counted, gain, shapes
 from widthfold_onnx.results import SearchReport, TunedModel, TuneReport
 
@@ -43,12 +43,12 @@ INPUTS = 3
 """Inputs whose shapes stand in one line."""
 
 
-def lines(report: SearchReport | None, detail: Detail) -> list[Line]:
+def lines(report: SearchReport | None, *, is_full: bool) -> list[Line]:
     """Return the lines on measurements, speed at each size, and the level to deploy at."""
     if report is None:
         return []
     speeds = [Line("speed", outcome(report))]
-    if report.accepted and report.whole is not None and detail < Detail.FULL:
+    if report.accepted and report.whole is not None and not is_full:
         speeds = [
             Line(f"speed at {shapes(row.shapes, INPUTS)}", size_gain(row)) for row in report.sizes
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from widthfold_onnx.reports.described import inputs
-from widthfold_onnx.reports.description import Column, Description, Detail, Line, Table, tabulated
+from widthfold_onnx.reports.description import Column, Description, Line, Table, tabulated
 from widthfold_onnx.reports.words import clauses, counted, figure, short, size
 from widthfold_onnx.results import (
     Baseline,
@@ -57,10 +57,10 @@ def difference(row: OutputParity) -> str:
 
 OUTPUTS: tuple[Column[OutputParity], ...] = (
     Column("output", lambda row: row.name),
-    Column("type", lambda row: row.dtype, Detail.FULL),
+    Column("type", lambda row: row.dtype, is_detail=True),
     Column("runtime level", lambda row: row.level),
     Column("max abs", lambda row: figure(row.max_abs)),
-    Column("mean abs", lambda row: figure(row.mean_abs), Detail.FULL),
+    Column("mean abs", lambda row: figure(row.mean_abs), is_detail=True),
     Column("max rel", lambda row: figure(row.max_rel)),
     Column("rounding moves", lambda row: figure(row.movement)),
     Column("allowed", lambda row: figure(row.tolerance)),
@@ -71,11 +71,11 @@ OUTPUTS: tuple[Column[OutputParity], ...] = (
 MODELS: tuple[Column[Side], ...] = (
     Column("level", lambda side: side.level),
     Column("p50 ms", lambda side: f"{side.median_ms:.3f}"),
-    Column("p90 ms", lambda side: f"{side.p90:.3f}", Detail.FULL),
+    Column("p90 ms", lambda side: f"{side.p90:.3f}", is_detail=True),
     Column("p99 ms", lambda side: f"{side.p99:.3f}"),
-    Column("outliers", lambda side: str(side.outliers), Detail.FULL),
+    Column("outliers", lambda side: str(side.outliers), is_detail=True),
     Column("load ms", lambda side: f"{side.load_ms:.1f}"),
-    Column("first run ms", lambda side: f"{side.first_ms:.3f}", Detail.FULL),
+    Column("first run ms", lambda side: f"{side.first_ms:.3f}", is_detail=True),
     Column("peak memory", lambda side: f"{side.peak_mib:.0f} MiB"),
     Column("GPU memory", lambda side: "" if side.gpu_mib is None else f"{side.gpu_mib:.0f} MiB"),
     Column("GPU mJ per run", lambda side: "" if side.gpu_mj is None else f"{side.gpu_mj:.3g}"),
@@ -100,22 +100,22 @@ def _placement(side: Side) -> list[str]:
     return [f"{count} on {name.removesuffix('ExecutionProvider')}" for name, count in counts]
 
 
-def describe(report: VerifyReport, detail: Detail) -> Description:
+def describe(report: VerifyReport, *, is_full: bool) -> Description:
     """Describe the result of `verify`."""
-    full, timing = detail >= Detail.FULL, report.timing
-    tables, hidden = _outputs(report.outputs, detail)
+    timing = report.timing
+    tables, hidden = _outputs(report.outputs, is_full=is_full)
     facts = {}
-    if full:  # briefly, the verdict says it
+    if is_full:  # briefly, the verdict says it
         facts["proof"] = "" if report.proof is None else proof(report.proof)
         facts |= certificate(report.proof)
         facts["runtime"] = integers(report.integers)
     if timing is not None:
-        tables += [*_times(timing, detail), *inputs.size_table(timing.sizes)]
+        tables += [*_times(timing, is_full=is_full), *inputs.size_table(timing.sizes)]
         limits = ", ".join(f"{rate / 1e9:.3g} G {work}" for work, rate in timing.limits.items())
-        facts["limits, per second"] = limits if full else ""
+        facts["limits, per second"] = limits if is_full else ""
         facts |= {"time": speed(timing), "gpu": gpu(timing.gpu)}
     facts["plan"] = report.note
-    if full:
+    if is_full:
         environment = report.environment
         facts |= {"with": _machine(environment), "repeat": environment.command}
     return Description(
@@ -130,19 +130,19 @@ def describe(report: VerifyReport, detail: Detail) -> Description:
     )
 
 
-def _outputs(rows: Sequence[OutputParity], detail: Detail) -> tuple[list[Table], list[str]]:
+def _outputs(rows: Sequence[OutputParity], *, is_full: bool) -> tuple[list[Table], list[str]]:
     """Return the table of outputs, and a note on rows that a brief table leaves out.
 
     A brief table holds outputs that differ, then the outputs that are nearest to differing.
     """
     count = len(rows)
-    if detail < Detail.FULL:
+    if not is_full:
         count = max(_BRIEF_OUTPUTS, sum(not row.passed for row in rows))
     nearest = sorted(rows, key=_margin)[:count]
     visible_rows = [row for row in rows if row in nearest]
     hidden_count = len(rows) - len(visible_rows)
     notes = [f"{hidden_count} more outputs pass, see --details"] if hidden_count else []
-    return tabulated("outputs", OUTPUTS, visible_rows, detail), notes
+    return tabulated("outputs", OUTPUTS, visible_rows, is_full=is_full), notes
 
 
 def _margin(row: OutputParity) -> tuple[bool, float]:
@@ -150,18 +150,18 @@ def _margin(row: OutputParity) -> tuple[bool, float]:
     return row.passed, -row.share_of_allowed
 
 
-def _times(timing: Timing, detail: Detail) -> list[Table]:
+def _times(timing: Timing, *, is_full: bool) -> list[Table]:
     """Return both models, and the slowest nodes of each; briefly, only nodes that fell back."""
     slowest = [
         (name, side, node)
         for name, side in timing.sides.items()
         for node in side.nodes[:_SLOWEST]
-        if detail >= Detail.FULL or node in side.fallbacks
+        if is_full or node in side.fallbacks
     ]
     figures = [
         [entry.heading, *map(entry.cell, timing.sides.values())]
         for entry in MODELS
-        if entry.detail <= detail
+        if is_full or not entry.is_detail
     ]
     rows = [[heading, *cells] for heading, *cells in figures if any(cells)]
     models = Table("models", ["model", *timing.sides], rows, sentences=False)
