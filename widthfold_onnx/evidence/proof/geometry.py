@@ -6,7 +6,7 @@ Windows follow the ONNX operator text. Sums are taken modulo one prime, or with 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,8 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.field import Modulus, dot, number_type, remainder
 from widthfold_onnx.evidence.proof.values import UnevaluableError
-
-Attributes = Mapping[str, Any]
+from widthfold_onnx.model.shapes.inference import RawAttributes
 
 
 def padded(
@@ -88,7 +87,9 @@ class Windows:
         )
 
 
-def read_windows(attributes: Attributes, kernel: Sequence[int], extents: Sequence[int]) -> Windows:
+def read_windows(
+    attributes: RawAttributes, kernel: Sequence[int], extents: Sequence[int]
+) -> Windows:
     """Read strides, dilations, pads, auto_pad and ceil_mode of Conv or a pooling operator.
 
     Args:
@@ -122,7 +123,7 @@ def read_windows(attributes: Attributes, kernel: Sequence[int], extents: Sequenc
 
 
 def _steps(
-    attributes: Attributes, kernel: Sequence[int], extents: Sequence[int]
+    attributes: RawAttributes, kernel: Sequence[int], extents: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...], list[int], list[int]]:
     """Return strides, dilations, and the pads before and behind the data.
 
@@ -143,7 +144,7 @@ def _steps(
 
 
 def read_transposed_windows(
-    attributes: Attributes, kernel: Sequence[int], extents: Sequence[int]
+    attributes: RawAttributes, kernel: Sequence[int], extents: Sequence[int]
 ) -> Windows:
     """Read the attributes of a ConvTranspose: its data lies in windows of its result.
 

@@ -23,6 +23,7 @@ from widthfold_onnx.evidence.proof.field import (
     residues,
 )
 from widthfold_onnx.model.proto.walk import domain_name
+from widthfold_onnx.model.shapes.inference import RawAttributes
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
@@ -168,7 +169,7 @@ class Call:
     """
 
     node: onnx.NodeProto
-    attributes: Mapping[str, Any]
+    attributes: RawAttributes
     inputs: Sequence[Value | None]
     opset: int
     version: int

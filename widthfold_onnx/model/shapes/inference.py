@@ -29,7 +29,9 @@ from widthfold_onnx.model.proto.walk import is_default, operator_of
 from widthfold_onnx.model.shapes.fact import Fact, completed, of_type
 from widthfold_onnx.text import quoted
 
-Attributes = Mapping[str, Any]
+RawAttributes = Mapping[str, Any]
+"""Attributes of a node by name, as onnx returns them."""
+
 Inputs = Sequence[Fact | None]
 
 FUSED_CONV = ("com.microsoft", "FusedConv")
@@ -195,7 +197,7 @@ def _dims(fact: Fact | None, rank: int) -> Dims:
     return dims if dims is not None and len(dims) == rank else (None,) * rank
 
 
-def _reshape_dims(attributes: Attributes, inputs: Inputs) -> Dims | None:
+def _reshape_dims(attributes: RawAttributes, inputs: Inputs) -> Dims | None:
     """Return the extents of a Reshape; a single unknown extent follows from the element count."""
     data, target = inputs[0], _numbers(inputs[1])
     if target is None:
@@ -212,7 +214,7 @@ def _reshape_dims(attributes: Attributes, inputs: Inputs) -> Dims | None:
     return tuple(target)
 
 
-def _expand_dims(_: Attributes, inputs: Inputs) -> Dims | None:
+def _expand_dims(_: RawAttributes, inputs: Inputs) -> Dims | None:
     """Return the extents of an Expand: an extent of 1 gives way, another one is the result."""
     data, target = inputs[0], _numbers(inputs[1])
     if target is None or data is None or data.dims is None:
@@ -227,13 +229,13 @@ def _expand_dims(_: Attributes, inputs: Inputs) -> Dims | None:
     )
 
 
-def _constant_of_shape_dims(_: Attributes, inputs: Inputs) -> Dims | None:
+def _constant_of_shape_dims(_: RawAttributes, inputs: Inputs) -> Dims | None:
     """Return the extents of a ConstantOfShape."""
     target = _numbers(inputs[0])
     return None if target is None else tuple(target)
 
 
-def _pool_dims(attributes: Attributes, inputs: Inputs) -> Dims | None:
+def _pool_dims(attributes: RawAttributes, inputs: Inputs) -> Dims | None:
     """Return the extents of a pool with ceil_mode.
 
     A window that would begin in the pad behind the data is left out (ONNX operator text,
@@ -262,19 +264,19 @@ def _pool_dims(attributes: Attributes, inputs: Inputs) -> Dims | None:
     return (batch, channels, *spatial) if len(spatial) == len(kernel) else None
 
 
-def _resize_dims(attributes: Attributes, inputs: Inputs) -> Dims | None:
+def _resize_dims(attributes: RawAttributes, inputs: Inputs) -> Dims | None:
     """Return the extents of a Resize to sizes of all axes."""
     target = _numbers(inputs[3])
     is_complete = {"axes", "keep_aspect_ratio_policy"}.isdisjoint(attributes)
     return tuple(target) if target and is_complete else None
 
 
-def _data_dims(_: Attributes, inputs: Inputs) -> Dims | None:
+def _data_dims(_: RawAttributes, inputs: Inputs) -> Dims | None:
     """Return the extents of the data: inference derives none for some operators."""
     return inputs[0].dims if inputs[0] else None
 
 
-def _slice_dims(_: Attributes, inputs: Inputs) -> Dims | None:
+def _slice_dims(_: RawAttributes, inputs: Inputs) -> Dims | None:
     """Return the extents of a Slice: an axis that it does not name keeps its extent."""
     data, axes = inputs[0], _numbers(inputs[3])
     if data is None or not data.dims or axes is None or None in axes:
@@ -283,7 +285,7 @@ def _slice_dims(_: Attributes, inputs: Inputs) -> Dims | None:
     return tuple(None if i in changed_axes else n for i, n in enumerate(data.dims))
 
 
-def _conv_transpose_dims(attributes: Attributes, inputs: Inputs) -> Dims | None:
+def _conv_transpose_dims(attributes: RawAttributes, inputs: Inputs) -> Dims | None:
     """Return the extents of a ConvTranspose with an output_shape, or with output_padding.
 
     SAME padding keeps stride times the input's extent (ONNX operator text, ConvTranspose-11). So
@@ -311,7 +313,7 @@ def _conv_transpose_dims(attributes: Attributes, inputs: Inputs) -> Dims | None:
     return (data[0], channels, *spatial)
 
 
-def _stft_dims(attributes: Attributes, inputs: Inputs) -> Dims | None:
+def _stft_dims(attributes: RawAttributes, inputs: Inputs) -> Dims | None:
     """Return the extents of an STFT: [batch, frames, bins, 2] (ONNX operator text, STFT-17).
 
     Inference returns no rank if the length of the signal is open, on which only the frames depend.
@@ -327,7 +329,7 @@ def _stft_dims(attributes: Attributes, inputs: Inputs) -> Dims | None:
     return (signal.dims[0], None, bins, 2)
 
 
-SHAPE_FUNCTIONS: Mapping[str, Callable[[Attributes, Inputs], Dims | None]] = {
+SHAPE_FUNCTIONS: Mapping[str, Callable[[RawAttributes, Inputs], Dims | None]] = {
     "AveragePool": _pool_dims,
     "ConstantOfShape": _constant_of_shape_dims,
     "ConvTranspose": _conv_transpose_dims,

@@ -12,7 +12,6 @@ import numpy as np
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.field import Modulus, key_of, remainder, widened
 from widthfold_onnx.evidence.proof.geometry import (
-    Attributes,
     Windows,
     conv,
     conv_transpose,
@@ -44,12 +43,13 @@ from widthfold_onnx.evidence.proof.values import (
     broadcast_shape,
     meaning_of,
 )
+from widthfold_onnx.model.shapes.inference import RawAttributes
 
 _EXACT_CASTS = {(FLOATS[i], FLOATS[j]) for i, j in ((0, 2), (0, 3), (1, 2), (1, 3), (2, 3))}
 """Casts from one type of floats to another that change no number."""
 
 
-Place = Callable[[Attributes, Shape, Shape], Windows]
+Place = Callable[[RawAttributes, Shape, Shape], Windows]
 Compute = Callable[[Array, Array, int, Windows, Modulus], Array]
 
 
