@@ -101,7 +101,7 @@ class Contest:
     pairing: Pairing
 
 
-def contest(
+def hold_contest(
     original: Path,
     rewritten: Path,
     options: VerifyOptions,

@@ -9,7 +9,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from widthfold_onnx import verify
-from widthfold_onnx.evidence.parity.original_runs import shake, shaken_array, shaken_input, steps_of
+from widthfold_onnx.evidence.parity.original_runs import shake, shaken_array, shaken_input, ulps_of
 from widthfold_onnx.evidence.parity.runs import attempt
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.feeds import InputSet
@@ -35,7 +35,7 @@ def test_linear_weights_move_by_a_unit_in_the_last_place_and_nothing_else() -> N
     model = parser.parse_model(TEXT)
     before = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     inner = numpy_helper.to_array(model.graph.node[-1].attribute[0].g.node[0].attribute[0].t)
-    shake(model, steps_of(0, 1))
+    shake(model, ulps_of(0, 1))
     after = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     for name in ("q", "s", "low"):
         np.testing.assert_array_equal(after[name], before[name])
@@ -60,7 +60,7 @@ main (float[1, 2, 8] x, bool k) => (float[1, 3, 8] y)
 def test_a_weight_that_several_graphs_read_moves_once() -> None:
     model = parser.parse_model(SHARED_WEIGHT)
     before = numpy_helper.to_array(model.graph.initializer[0])
-    shake(model, steps_of(0, 1))
+    shake(model, ulps_of(0, 1))
     after = numpy_helper.to_array(model.graph.initializer[0])
     np.testing.assert_array_equal(np.abs(after - before), np.spacing(np.abs(before)))
 
@@ -72,7 +72,7 @@ def test_dequantized_weights_move_behind_their_scale() -> None:
     text = text.replace("int8[2", f"{ends}, int8[2")
     sets = [InputSet("counted", {"x": X, "k": np.array(True)})]
     options = VerifyOptions(provider=Provider.CPU)
-    models = parser.parse_model(text), shake(parser.parse_model(text), steps_of(0, 1))
+    models = parser.parse_model(text), shake(parser.parse_model(text), ulps_of(0, 1))
     runs = [attempt(lambda m=m: m, options, Level.DISABLED, sets).outputs for m in models]
     expected, result = (run[0]["y"] for run in runs)
     assert 0 < np.abs(result - expected).max() < 1e-6 * np.abs(expected).max()
@@ -82,23 +82,23 @@ def test_dequantized_weights_move_behind_their_scale() -> None:
 @pytest.mark.parametrize("size", [1, 10])
 def test_two_copies_move_every_number_both_ways(dtype: type, size: int) -> None:
     array = np.array([1.5, -3.25, 1e-3], dtype)
-    first, second = (shaken_array(array, steps_of(copy, size)) for copy in (2, 3))
+    first, second = (shaken_array(array, ulps_of(copy, size)) for copy in (2, 3))
     for moved in (first, second):
         np.testing.assert_array_equal(np.abs(moved - array), size * np.spacing(np.abs(array)))
     assert ((first > array) != (second > array)).all()
-    np.testing.assert_array_equal(shaken_array(array, steps_of(2, size)), first)
+    np.testing.assert_array_equal(shaken_array(array, ulps_of(2, size)), first)
 
 
 def test_inputs_that_choose_stay() -> None:
     """A unit in the last place would turn `rate < 10`, and a mask of ones."""
-    steps = steps_of(0, 1)
+    draw_ulps = ulps_of(0, 1)
     mask = np.array([1, 0, 1, 1, 0.5, 7], np.float32)
     for small in (np.float32(0.1), np.full(4, 0.1), np.full((2, 2), 0.1), np.arange(9)):
-        np.testing.assert_array_equal(shaken_input(np.asarray(small), steps), small)
-    moved = shaken_input(mask, steps)
+        np.testing.assert_array_equal(shaken_input(np.asarray(small), draw_ulps), small)
+    moved = shaken_input(mask, draw_ulps)
     assert list(moved != mask) == [False, False, False, False, True, False]
     assert moved.dtype == mask.dtype
-    assert (shaken_input(np.full(5, 0.1), steps) != 0.1).all()
+    assert (shaken_input(np.full(5, 0.1), draw_ulps) != 0.1).all()
 
 
 ACTIVATION = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
@@ -125,4 +125,4 @@ def test_a_switch_explains_no_difference(tmp_path: Path, alpha: float, verdict: 
 def test_zeros_and_other_types_stay() -> None:
     others = [0.0, -0.0, np.nan, np.inf, -np.inf]
     for array in (np.array(others), np.arange(3), np.array([True]), np.array(["a"])):
-        np.testing.assert_array_equal(shaken_array(array, steps_of(0, 1)), array)
+        np.testing.assert_array_equal(shaken_array(array, ulps_of(0, 1)), array)

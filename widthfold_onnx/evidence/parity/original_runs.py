@@ -62,8 +62,8 @@ PASS_THROUGH = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose"
 
 SHAKEN_TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 
-Steps = Callable[[tuple[int, ...]], Array]
-"""Draws the steps of all elements of an array of a shape, in units in the last place."""
+DrawUlps = Callable[[tuple[int, ...]], Array]
+"""Draws by how many units in the last place (ulps) the elements of an array of a shape move."""
 
 
 @dataclass(frozen=True)
@@ -113,14 +113,14 @@ class OriginalRuns:
         Returns:
             The movements, and "". If the copy does not run: no movement on any input set, and why.
         """
-        steps = steps_of(copy_index, COPIES[copy_index])
+        draw_ulps = ulps_of(copy_index, COPIES[copy_index])
 
         def copy() -> onnx.ModelProto:
-            return shake(load_with_data(self.model, MAX_COPIED_BYTES), steps)
+            return shake(load_with_data(self.model, MAX_COPIED_BYTES), draw_ulps)
 
         def sets() -> Iterator[InputSet]:
             for item in self.inputs.sets:
-                feeds = {name: shaken_input(array, steps) for name, array in item.feeds.items()}
+                feeds = {name: shaken_input(array, draw_ulps) for name, array in item.feeds.items()}
                 yield InputSet(f"copy {copy_index + 1}, {item.label}", feeds)
 
         runs = attempt(copy, self.options, Level.DISABLED, sets(), self.on_progress)
@@ -198,27 +198,27 @@ def original_runs_of(original: Path, options: VerifyOptions, on_progress: Progre
     )
 
 
-def steps_of(copy: int, size: int) -> Steps:
-    """Draw steps of a size, up or down at random.
+def ulps_of(copy: int, size: int) -> DrawUlps:
+    """Draw numbers of one size, up or down at random.
 
     An odd copy moves every number the other way than the copy before it, so that two copies move a
     number up and down.
     """
-    generator, step = np.random.default_rng(copy // 2), size if copy % 2 else -size
-    return lambda shape: np.where(generator.random(shape) < 0.5, step, -step)
+    generator, ulps = np.random.default_rng(copy // 2), size if copy % 2 else -size
+    return lambda shape: np.where(generator.random(shape) < 0.5, ulps, -ulps)
 
 
-def shaken_array(array: Array, steps: Steps) -> Array:
-    """Return floats moved by their steps; 0, Inf, NaN and other types stay."""
+def shaken_array(array: Array, draw_ulps: DrawUlps) -> Array:
+    """Return floats moved by as many ulps as are drawn; 0, Inf, NaN and other types stay."""
     if array.dtype.kind != "f":
         return array
     with np.errstate(invalid="ignore", over="ignore"):
-        result = array + np.spacing(np.abs(array)) * steps(array.shape).astype(array.dtype)
+        result = array + np.spacing(np.abs(array)) * draw_ulps(array.shape).astype(array.dtype)
     return np.asarray(np.where((array == 0) | ~np.isfinite(result), array, result))
 
 
-def shaken_input(array: Array, steps: Steps) -> Array:
-    """Return an input moved by its steps, without the numbers that a model may compare.
+def shaken_input(array: Array, draw_ulps: DrawUlps) -> Array:
+    """Move an input as `shaken_array` does, without the numbers that a model may compare.
 
     Small inputs stay: they are limits, rates and switches, whose values are drawn from the
     constants that they are compared with. Whole numbers stay: they are masks, labels and counts.
@@ -226,10 +226,10 @@ def shaken_input(array: Array, steps: Steps) -> Array:
     """
     if array.dtype.kind != "f" or array.size <= MAX_SMALL:
         return array
-    return np.where(array == np.rint(array), array, shaken_array(array, steps))
+    return np.where(array == np.rint(array), array, shaken_array(array, draw_ulps))
 
 
-def shake(model: onnx.ModelProto, steps: Steps) -> onnx.ModelProto:
+def shake(model: onnx.ModelProto, draw_ulps: DrawUlps) -> onnx.ModelProto:
     """Move the weights of all linear layers of a model, in place; each moves once.
 
     A weight that is stored as integers moves behind its DequantizeLinear, by a Mul node.
@@ -256,7 +256,7 @@ def shake(model: onnx.ModelProto, steps: Steps) -> onnx.ModelProto:
                     if weight is not None and scale is not None and scale.data_type in SHAKEN_TYPES:
                         units = np.ones(tuple(weight.dims), numpy_helper.to_array(scale).dtype)
                         factors, product = next(names), next(names)
-                        value = numpy_helper.from_array(shaken_array(units, steps))
+                        value = numpy_helper.from_array(shaken_array(units, draw_ulps))
                         graph.node.append(helper.make_node("Constant", [], [factors], value=value))
                         graph.node.append(helper.make_node("Mul", [name, factors], [product]))
                         reader.input[place] = product
@@ -265,6 +265,6 @@ def shake(model: onnx.ModelProto, steps: Steps) -> onnx.ModelProto:
 
     visit(model.graph, {})
     for tensor in weights.values():
-        array = shaken_array(numpy_helper.to_array(tensor), steps)
+        array = shaken_array(numpy_helper.to_array(tensor), draw_ulps)
         tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     return model

@@ -26,7 +26,7 @@ from widthfold_onnx.evidence.timing.resource_usage import file_bytes, usage
 from widthfold_onnx.options import Progress, Shapes, Sizes, Step, VerifyOptions
 from widthfold_onnx.results import Gain, Gpu, Side, SizeGain, Timing
 from widthfold_onnx.runtime.clock import clock_name
-from widthfold_onnx.runtime.contest import Contest, contest
+from widthfold_onnx.runtime.contest import Contest, hold_contest
 from widthfold_onnx.runtime.environment import Device
 from widthfold_onnx.runtime.provider_traits import traits_of
 from widthfold_onnx.runtime.settings import open_at
@@ -54,7 +54,7 @@ def time_models(
     Args:
         original: model file.
         rewritten: model file.
-        options: as `contest`.
+        options: as `hold_contest`.
         sizes: shapes of every input, one or more assignments, which share the time budget; without
             any, shapes are searched. Profiles are taken at the first assignment.
         load: load of the machine before this program began to work. It is used if it is lower than
@@ -69,7 +69,7 @@ def time_models(
     assignments: Sequence[Shapes | None] = sizes or (None,)
     share = replace(options, time_budget=options.time_budget / len(assignments))
     contests = [
-        contest(original, rewritten, share, s, on_progress=on_progress) for s in assignments
+        hold_contest(original, rewritten, share, s, on_progress=on_progress) for s in assignments
     ]
     first = contests[0]
     roofline = Roofline(first.options)

@@ -16,7 +16,7 @@ import numpy as np
 
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.runtime.clock import Times, clock_of
-from widthfold_onnx.runtime.contest import contest
+from widthfold_onnx.runtime.contest import hold_contest
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.inputs.input_sets import Rotation, timed_inputs
 from widthfold_onnx.runtime.intervals import is_settled
@@ -74,7 +74,7 @@ def time_over_processes(
         UnverifiedError: a model does not run.
     """
     for shapes in sizes:
-        result = contest(original, rewritten, options, shapes, decides=True, level=level)
+        result = hold_contest(original, rewritten, options, shapes, decides=True, level=level)
         pairing, choice = result.pairing, result.choice
         seconds = float(np.median(pairing.samples[:, 1]))
         measurement = Measurement.of_ratio(
