@@ -251,7 +251,7 @@ def test_an_output_that_only_one_model_has_is_found() -> None:
     assert difference(other, PLAIN) == "different: only one model computes y"
 
 
-@pytest.mark.parametrize("where", ["program.Program.read", "evaluate.Evaluation._node"])
+@pytest.mark.parametrize("where", ["program.Program.read", "evaluation.Evaluation._node"])
 def test_a_model_that_does_not_fit_into_memory_is_not_proved(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
