@@ -59,7 +59,7 @@ _EDITS = (
 )
 """Changes to the SVG of matplotlib: the page has the fonts and the colours."""
 
-MAX_NODES = 15
+MAX_DRAWN_NODES = 15
 _NAME = 44
 
 
@@ -171,7 +171,7 @@ def _slowest(
     for side, profile in enumerate((original, rewritten)):
         for node in profile:
             times.setdefault((node.name, node.op), [0.0, 0.0])[side] += node.us
-    ranked = sorted(times.items(), key=lambda item: (-max(item[1]), item[0]))[:MAX_NODES]
+    ranked = sorted(times.items(), key=lambda item: (-max(item[1]), item[0]))[:MAX_DRAWN_NODES]
     return [(f"{short(name, _NAME)} ({short(op, 20)})", us[0], us[1]) for (name, op), us in ranked]
 
 

@@ -259,7 +259,7 @@ def test_blocks_change_no_figure(dtype, hole, monkeypatch):
         for side in sides:
             side.flat[[0, 9]], side.flat[30] = np.nan, -np.inf
     whole = compare("y", *sides, NORMAL)
-    monkeypatch.setattr(outputs, "BLOCK", 7)
+    monkeypatch.setattr(outputs, "COMPARED_ELEMENTS", 7)
     parts = compare("y", *sides, NORMAL)
     for field in msgspec.structs.fields(whole):
         first, other = getattr(whole, field.name), getattr(parts, field.name)

@@ -120,7 +120,7 @@ def test_outputs_in_files_are_compared_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = [compared(tmp_path, SCALED % "2", SCALED % by) for by in ("2", "2.002")]
-    monkeypatch.setattr(runs, "LARGE_BYTES", 1)
+    monkeypatch.setattr(runs, "MIN_FILE_BYTES", 1)
     (made,) = attempt(tmp_path / "a.onnx", OPTIONS, Level.ALL, FEEDS).outputs
     assert isinstance(made["y"], np.memmap)
     np.testing.assert_array_equal(made["y"], 2 * FEEDS[0].feeds["x"], strict=False)
@@ -141,7 +141,7 @@ def kept(array: npt.NDArray) -> npt.NDArray:
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16, bool])
 def test_a_large_output_lies_in_a_file(monkeypatch: pytest.MonkeyPatch, dtype: type) -> None:
     array = (np.arange(30).reshape(5, 6) % 7).astype(dtype)
-    monkeypatch.setattr(runs, "LARGE_BYTES", 30)
+    monkeypatch.setattr(runs, "MIN_FILE_BYTES", 30)
     for order in (array, array.T):
         result = kept(order)
         assert isinstance(result, np.memmap)
@@ -152,7 +152,7 @@ def test_a_large_output_lies_in_a_file(monkeypatch: pytest.MonkeyPatch, dtype: t
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
 def test_a_full_disk_does_not_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "LARGE_BYTES", 1)
+    monkeypatch.setattr(runs, "MIN_FILE_BYTES", 1)
     with Path("/dev/full").open("r+b", 0) as full:
         monkeypatch.setattr(runs.tempfile, "TemporaryFile", lambda: full)
         with pytest.raises(UnverifiedError, match="no room for an output in a file: No space left"):

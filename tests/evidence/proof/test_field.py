@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from widthfold_onnx.evidence.proof.field import (
+    MAX_TERMS,
     PRIMES,
-    TERMS,
     dot,
     draws_of,
     function,
@@ -38,10 +38,10 @@ def test_the_primes_are_the_largest_below_the_bound() -> None:
     assert tuple(itertools.islice(candidates, len(PRIMES))) == PRIMES
     assert bound < 3500**2, "every divisor was tried"
     assert math.prod(PRIMES) > 2**117
-    assert TERMS * Fraction(bound, 2) ** 2 < 2**53
+    assert MAX_TERMS * Fraction(bound, 2) ** 2 < 2**53
 
 
-@pytest.mark.parametrize("terms", [1, 7, TERMS, TERMS + 1, 2 * TERMS + 11])
+@pytest.mark.parametrize("terms", [1, 7, MAX_TERMS, MAX_TERMS + 1, 2 * MAX_TERMS + 11])
 @pytest.mark.parametrize("largest", [False, True])
 def test_products_of_matrices(terms: int, largest: bool) -> None:
     draw = np.random.default_rng(terms)

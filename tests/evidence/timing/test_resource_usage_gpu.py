@@ -25,7 +25,7 @@ def test_energy_is_that_of_a_run_and_memory_what_the_session_took(monkeypatch, t
     monkeypatch.setattr(resource_usage, "Device", lambda options: device)
     monkeypatch.setattr(resource_usage, "open_at", opened)
     monkeypatch.setattr(resource_usage, "run_of", lambda session, feeds: run)
-    monkeypatch.setattr(resource_usage, "SECONDS", 0.01)
+    monkeypatch.setattr(resource_usage, "ENERGY_SECONDS", 0.01)
     setting = Setting(Level.ALL, RuntimeOptions(provider=Provider.CPU))
     usage_of_model = resource_usage._usage(tmp_path / "m.onnx", setting, {})
     assert usage_of_model[1:] == ((40.2, 7.0) if tells else (None, None))

@@ -33,7 +33,7 @@ The values are some tens of roundings (2**-53, 2**-24, 2**-11, 2**-8) of a value
 
 BEYOND_NOTE = "beyond the tolerance: rounding moves the original, too"
 
-BLOCK = 1 << 18
+COMPARED_ELEMENTS = 1 << 18
 """Elements that are compared at once: a whole array in float64 would take much memory."""
 
 SLACK = 2.0
@@ -123,8 +123,8 @@ def measure(reference: Array, tested: Array) -> Figures:
         numbers = np.zeros(reference.shape, np.bool_), np.asarray(reference != tested, np.bool_)
     a, b = (array.reshape(-1) for array in numbers)
     match, count, scale, largest, total, offset = True, 0, 0.0, 0.0, 0.0, -1
-    for start in range(0, a.size, BLOCK):
-        x, y = a[start : start + BLOCK], b[start : start + BLOCK]
+    for start in range(0, a.size, COMPARED_ELEMENTS):
+        x, y = a[start : start + COMPARED_ELEMENTS], b[start : start + COMPARED_ELEMENTS]
         finite = np.isfinite(x), np.isfinite(y)
         is_finite = finite[0] & finite[1]
         if not is_finite.all():
@@ -184,7 +184,7 @@ class Allowance(NamedTuple):
     defaults: Mapping[str, float] = DEFAULT_RTOL
 
 
-BY_DEFAULT = Allowance()
+DEFAULT_ALLOWANCE = Allowance()
 
 
 def compare(
@@ -192,7 +192,7 @@ def compare(
     reference: Array,
     tested: Array,
     tolerance: Tolerance,
-    allowance: Allowance = BY_DEFAULT,
+    allowance: Allowance = DEFAULT_ALLOWANCE,
     level: LevelName = "disabled",
 ) -> OutputParity:
     """Judge an output of a model that ran at some level, on one input set.

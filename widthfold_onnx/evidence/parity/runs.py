@@ -40,8 +40,8 @@ from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import Session, open_session
 from widthfold_onnx.text import printable
 
-LARGE_BYTES = 1 << 26
-"""Outputs of this size are kept in files."""
+MIN_FILE_BYTES = 1 << 26
+"""Outputs of this size and above are kept in files."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def run_once(session: Session, item: InputSet) -> Outputs:
 
 
 def _in_file(array: Array) -> Array:
-    if array.nbytes < LARGE_BYTES or array.dtype.hasobject:
+    if array.nbytes < MIN_FILE_BYTES or array.dtype.hasobject:
         return array
     with tempfile.TemporaryFile() as file:  # without a name
         try:

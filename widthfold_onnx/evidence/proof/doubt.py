@@ -27,8 +27,8 @@ EPSILONS: Mapping[int, float] = dict(
 MAX_UNITS = 64
 """Largest error of a result by rounded constants, in `EPSILONS` times the largest result."""
 
-SPREAD = 6
-"""Numbers are drawn with magnitudes from 2^-SPREAD to 2^SPREAD, below and above usual limits."""
+MAX_EXPONENT = 6
+"""Numbers are drawn with binary exponents from -MAX_EXPONENT to it: beyond usual limits."""
 
 MAX_ROUNDING = 2.0**-40
 """Largest error of a result from rounding in float64, as a fraction of the largest result. A change
@@ -150,7 +150,7 @@ def _seed(model: onnx.ModelProto) -> None:
 def _random(name: str, shape: Shape, element_type: int) -> Array:
     """Draw the numbers of a variable: the same in both models."""
     rng = np.random.default_rng(key_of("numbers", name))
-    numbers = rng.standard_normal(shape) * 2.0 ** rng.integers(-SPREAD, SPREAD, shape)
+    numbers = rng.standard_normal(shape) * 2.0 ** rng.integers(-MAX_EXPONENT, MAX_EXPONENT, shape)
     if element_type in (*FLOATS, onnx.TensorProto.UNDEFINED):
         return numbers
     return np.floor(np.abs(numbers)).astype(helper.tensor_dtype_to_np_dtype(element_type))

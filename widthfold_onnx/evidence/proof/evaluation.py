@@ -33,7 +33,7 @@ from widthfold_onnx.model.proto.scope import NameScope, describe_node
 from widthfold_onnx.model.proto.walk import body_path, domain_name, is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
 
-MAX_ELEMENTS = 1 << 27
+MAX_EVALUATED_ELEMENTS = 1 << 27
 """Largest value that is evaluated; it takes 20 bytes for each element."""
 
 Body = tuple[str, NameScope]
@@ -178,7 +178,7 @@ class Evaluation:
         extents = self.table.extents(path, name)
         if extents is None and name in self.agreed_types and not path:
             extents = self.agreed_types[name][0]
-        if extents is not None and math.prod(extents) > MAX_ELEMENTS:
+        if extents is not None and math.prod(extents) > MAX_EVALUATED_ELEMENTS:
             raise UnevaluableError(f"{list(extents)} are too many elements")
         return extents
 

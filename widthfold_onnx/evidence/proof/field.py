@@ -2,8 +2,8 @@
 
 A tensor is evaluated in several draws at once, each modulo a prime of its own. An element is a
 whole number between about -p/2 and p/2, which float32 holds exactly, in half of the memory.
-Products are taken in float64, which holds every integer below 2^53, so that BLAS adds `TERMS` of
-them without rounding.
+Products are taken in float64, which holds every integer below 2^53, so that BLAS adds `MAX_TERMS`
+of them without rounding.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ PRIMES = (11862989, 11862979, 11862959, 11862919, 11862911)
 """The largest primes below 11,863,000. They are different, so that two integers which agree modulo
 all of them differ by a multiple of their product, which is above 2^117."""
 
-TERMS = 256
+MAX_TERMS = 256
 """Products that are added before a reduction: so many of (11,863,000 / 2)^2 stay below 2^53."""
 
 MAX_WHOLE_NUMBER = 2.0**51
 """Floats of this magnitude and above are no longer taken for whole numbers."""
 
-BLOCK = 1 << 15
+MIXED_ELEMENTS = 1 << 15
 """Elements that are mixed at once, so that they stay in the cache."""
 
 _GOLDEN, _FIRST, _SECOND = (
@@ -93,8 +93,8 @@ def unequal(old: Draws, new: Draws) -> Array:
 def dot(a: Array, b: Array, prime: Modulus) -> Array:
     """Multiply matrices modulo a prime: [..., m, k] and [..., k, n] give [..., m, n]."""
     total: Array | float = 0.0
-    for start in range(0, max(a.shape[-1], 1), TERMS):
-        part = slice(start, start + TERMS)
+    for start in range(0, max(a.shape[-1], 1), MAX_TERMS):
+        part = slice(start, start + MAX_TERMS)
         product = widened(a[..., part]) @ widened(b[..., part, :])
         product += total
         total = remainder(product, prime)
@@ -176,9 +176,9 @@ def _hashed(
 
 
 def blocks(count: int) -> Iterator[slice]:
-    """Yield the places of blocks of at most `BLOCK` elements."""
-    for start in range(0, count, BLOCK):
-        yield slice(start, min(start + BLOCK, count))
+    """Yield the places of blocks of at most `MIXED_ELEMENTS` elements."""
+    for start in range(0, count, MIXED_ELEMENTS):
+        yield slice(start, min(start + MIXED_ELEMENTS, count))
 
 
 def _halves(key: int) -> tuple[np.uint64, np.uint64]:

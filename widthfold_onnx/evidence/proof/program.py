@@ -23,7 +23,7 @@ from onnx import defs, helper, numpy_helper
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
-from widthfold_onnx.evidence.proof.operators.arithmetic import MOVES
+from widthfold_onnx.evidence.proof.operators.arithmetic import MOVING
 from widthfold_onnx.evidence.proof.values import FLOATS, Shape, Shapes, TensorType
 from widthfold_onnx.model.proto.constant_folding import dense, literal
 from widthfold_onnx.model.proto.functions import inline
@@ -205,7 +205,7 @@ def constant(node: onnx.NodeProto, program: Program) -> Array | None:
 _INTEGERS = tuple(
     onnx.TensorProto.DataType.Value(name) for name in ("INT8", "UINT8", "INT16", "UINT16", "INT32")
 )
-_CHEAP_OPERATORS = frozenset({*MOVES, "DequantizeLinear", "Identity", "MaxPool", "Pad"})
+_CHEAP_OPERATORS = frozenset({*MOVING, "DequantizeLinear", "Identity", "MaxPool", "Pad"})
 """Operators whose results are never variables: a move costs little, and a QuantizeLinear must see
 that its data was dequantized."""
 

@@ -49,7 +49,7 @@ from widthfold_onnx.text import printable
 MIN_BITS = 40
 """A proof may be wrong with a probability of at most 2^-MIN_BITS."""
 
-MAX_ROUNDS = 4
+MAX_DRAW_ROUNDS = 4
 """Most rounds of draws; if the bound is above 2^-MIN_BITS then, nothing is proved."""
 
 
@@ -322,7 +322,7 @@ class _Comparison:
         Rounds of draws are independent, so their bounds are multiplied.
         """
         proof = self._round(targets, variables)
-        for number in range(1, MAX_ROUNDS):
+        for number in range(1, MAX_DRAW_ROUNDS):
             if proof.verdict != "equal" or not 0 < proof.error_bits < MIN_BITS:
                 break
             with round_of_draws(number):

@@ -23,7 +23,7 @@ PRIME = 5
 MAX_TESTED = 1 << 16
 """Moduli and offsets above this are not tried."""
 
-MAX_ELEMENTS = 1 << 17
+MAX_INPUT_ELEMENTS = 1 << 17
 """Elements of all inputs; extents near tests that need more are tried only if they are no larger
 than the first ones."""
 
@@ -39,11 +39,11 @@ MAX_TIMES = 32
 OTHER_EXTENTS = ((1, 1), (1, -1), (2, -1), (2, 0), (1, 0))
 """Multiple of the first extent of an open dimension, and the number that is added to it."""
 
-LADDER = (24, 64, 16, 1, 128, 160, 224, 320, 640, 1024, 4096, 16384)
+GUESSED_EXTENTS = (24, 64, 16, 1, 128, 160, 224, 320, 640, 1024, 4096, 16384)
 """Extents that are tried where nothing is known of a model."""
 
 BATCH = 2
-"""Extent of the first axis where the other axes have an extent of `LADDER`."""
+"""Extent of the first axis where the other axes have an extent of `GUESSED_EXTENTS`."""
 
 MAX_GUESSED = 1 << 20
 """Elements of all inputs at extents that nobody named: each takes forty bytes and more."""
@@ -74,7 +74,7 @@ def first_tries(program: Program, demanded: Shapes, run_shapes: Shapes) -> Itera
     extents = {**dims.extents(by_default), **dims.extents(run_shapes)}
     if run_shapes and extents.keys() >= set(dims.open_dims):
         yield {**run_shapes, **dims.shapes(extents), **by_default, **demanded}
-    guesses = [dict.fromkeys(dims.open_dims, extent) for extent in LADDER]
+    guesses = [dict.fromkeys(dims.open_dims, extent) for extent in GUESSED_EXTENTS]
     if dims.only_batch_dims:  # tried first, though the first axis may be no batch
         batches = dict.fromkeys(dims.only_batch_dims, BATCH)
         guesses = [*({**extents, **batches} for extents in guesses), *guesses]
@@ -135,7 +135,7 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
     at the offsets themselves; and where one dimension fits while the others do not. Multiples are
     doubled too, because a model may halve an extent before it is tested. Multiples and offsets at
     which all tests have the results of earlier extents are left out. So are extents of more than
-    `MAX_ELEMENTS` elements, unless the first ones have as many.
+    `MAX_INPUT_ELEMENTS` elements, unless the first ones have as many.
     """
     tests = size_tests(new)
     dims = dimensions_of(old, {})
@@ -155,7 +155,7 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
     seen_results = {_results(old, tests, first)}
     for extents, is_always in _extents_near_tests(dims, dims.extents(first), unit, offsets):
         shapes = dims.shapes(extents)
-        if input_elements(shapes) <= max(MAX_ELEMENTS, input_elements(first)):
+        if input_elements(shapes) <= max(MAX_INPUT_ELEMENTS, input_elements(first)):
             results = () if is_always else _results(old, tests, shapes)
             if is_always or results not in seen_results:
                 seen_results.add(results)
@@ -208,7 +208,7 @@ def branch_tries(
     terms = [term for group in tests.values() for test in group for term in test.terms]
     largest = min(MAX_TIMES, max((modulus for _, _, modulus in terms), default=1))
     dims = dimensions_of(old, {})
-    extents, most = dims.extents(first), max(MAX_ELEMENTS, 2 * input_elements(first))
+    extents, most = dims.extents(first), max(MAX_INPUT_ELEMENTS, 2 * input_elements(first))
     tries = [
         dims.shapes({**extents, **{dim: max(0, times * extents[dim] + offset) for dim in group}})
         for group in _groups(extents, dims.besides(dims.only_batch_dims))

@@ -201,7 +201,7 @@ MULTIPLIED = {"DynamicQuantizeMatMul": "uint8"}
 """Types that operators multiply, if that is not the type of the first input: this operator
 quantizes it."""
 
-UNKNOWN = (
+UNKNOWN_WORK = (
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Shape", "Size"),
     *("If", "Loop", "Scan"),
 )
@@ -234,7 +234,7 @@ class Roofline:
 
     def _least(self, weights: Weights, name: str, details: Mapping[str, Any]) -> float | None:
         op, size = details["op_name"], moved_bytes(details)
-        if size is None or op in UNKNOWN:
+        if size is None or op in UNKNOWN_WORK:
             return None
         # Nothing is copied faster because it is larger, so the speed is not too low.
         copy = max((count for count in COPIED_BYTES if count <= size), default=COPIED_BYTES[0])

@@ -17,7 +17,7 @@ from widthfold_onnx.runtime.session import Feeds
 from widthfold_onnx.runtime.settings import Setting, open_at, run_of
 from widthfold_onnx.system import peak_bytes
 
-SECONDS = 2.0
+ENERGY_SECONDS = 2.0
 """Time of the runs whose energy is taken; the counter moves in steps."""
 
 
@@ -57,7 +57,7 @@ def _usage(model: Path, setting: Setting, feeds: Feeds) -> Usage:
     first_energy, start = device.energy_mj(), time.perf_counter()
     for count in itertools.count(1):
         run(count)
-        if time.perf_counter() - start >= SECONDS:
+        if time.perf_counter() - start >= ENERGY_SECONDS:
             break
     last_energy, memory = device.energy_mj(), device.used_mib()
     # The runtime never gives memory back, so its peak is the memory in use now.

@@ -16,7 +16,7 @@ def _count(name: str) -> Column[TunedModel]:
     return Column(heading, lambda row: "" if row.reason else str(getattr(row, name)))
 
 
-MODELS: tuple[Column[TunedModel], ...] = (
+TUNED_MODELS: tuple[Column[TunedModel], ...] = (
     Column("model", lambda row: row.model),
     *map(_count, ("layers", "forms", "measured", "stored", "skipped", "failed")),
     Column("pending", lambda row: str(row.pending or "")),
@@ -34,7 +34,7 @@ def describe(report: TuneReport) -> Description:
         lines.append(NOT_KEPT)
     return Description(
         head=Line("", ""),
-        tables=tabulated("models", MODELS, report.models),
+        tables=tabulated("models", TUNED_MODELS, report.models),
         remarks=[Line("", line) for line in lines],
     )
 

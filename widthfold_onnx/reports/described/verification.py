@@ -68,7 +68,7 @@ OUTPUTS: tuple[Column[OutputParity], ...] = (
     Column("note", lambda row: row.note if row.passed else difference(row), sentences=True),
 )
 
-MODELS: tuple[Column[Side], ...] = (
+SIDES: tuple[Column[Side], ...] = (
     Column("level", lambda side: side.level),
     Column("p50 ms", lambda side: f"{side.median_ms:.3f}"),
     Column("p90 ms", lambda side: f"{side.p90:.3f}", is_detail=True),
@@ -160,7 +160,7 @@ def _times(timing: Timing, *, is_full: bool) -> list[Table]:
     ]
     figures = [
         [entry.heading, *map(entry.cell, timing.sides.values())]
-        for entry in MODELS
+        for entry in SIDES
         if is_full or not entry.is_detail
     ]
     rows = [[heading, *cells] for heading, *cells in figures if any(cells)]

@@ -16,10 +16,10 @@ import numpy as np
 import onnx
 
 from widthfold_onnx.evidence.proof.field import key_of, variables
-from widthfold_onnx.evidence.proof.operators.arithmetic import MOVES, function_of, move, pad
+from widthfold_onnx.evidence.proof.operators.arithmetic import MOVING, function_of, move, pad
 from widthfold_onnx.evidence.proof.operators.functions import (
     COMMUTATIVE,
-    ELEMENTWISE,
+    ELEMENT_FUNCTIONS,
     FUNCTIONS,
     function_of_elements,
 )
@@ -41,7 +41,7 @@ from widthfold_onnx.model.proto.walk import is_default
 
 MEANINGS: Mapping[str, Meaning] = {
     **FUNCTIONS,
-    **dict.fromkeys(MOVES, move),
+    **dict.fromkeys(MOVING, move),
     "Pad": pad,
     **POLYNOMIALS,
     **QUANTIZATION,
@@ -61,7 +61,7 @@ WRAPPING = POLYNOMIALS.keys() - {"Cast", "Dropout", "Identity"}
 """On whole numbers, results of these wrap around where their type ends."""
 
 BROADCASTING = (
-    ELEMENTWISE
+    ELEMENT_FUNCTIONS
     | COMMUTATIVE
     | {*("Add", "Div", "Less", "Mean", "Mul", "PRelu", "Sub", "Sum", "Where")}
 )
@@ -84,7 +84,7 @@ knows all their versions."""
 
 EXACT = frozenset(
     {
-        *MOVES,
+        *MOVING,
         *("Abs", "Clip", "ConstantOfShape", "DequantizeLinear", "EyeLike", "Identity", "Max"),
         *("Min", "Neg", "OneHot", "Pad", "Relu", "ScatterElements", "ScatterND", "Sign", "Where"),
     }
@@ -104,7 +104,7 @@ def operator(node: onnx.NodeProto) -> str:
 def is_function(node: onnx.NodeProto) -> bool:
     """Check whether an operator is a random function of its inputs, not sums and products only."""
     name = operator(node)
-    return name in INVERSES or name not in {*MOVES, *POLYNOMIALS, "DequantizeLinear", "Pad"}
+    return name in INVERSES or name not in {*MOVING, *POLYNOMIALS, "DequantizeLinear", "Pad"}
 
 
 def evaluate(call: Call) -> tuple[list[Value], bool]:

@@ -160,7 +160,7 @@ def matrix_product(a: Tensor, b: Tensor) -> Elements:
     return polynomial(flat, a, b, product=True)
 
 
-MOVES = frozenset(
+MOVING = frozenset(
     {
         *("Compress", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements"),
         *("GatherND", "Reshape", "ReverseSequence", "Slice", "SpaceToDepth", "Split", "Squeeze"),

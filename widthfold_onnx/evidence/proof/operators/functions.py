@@ -32,7 +32,7 @@ from widthfold_onnx.evidence.proof.values import (
     meaning_of,
 )
 
-ELEMENTWISE = frozenset(
+ELEMENT_FUNCTIONS = frozenset(
     {
         *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseNot"),
         *("Ceil", "Celu", "Clip", "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "Gelu", "Greater"),
@@ -295,7 +295,7 @@ def _along_lines(
 
 
 FUNCTIONS: Mapping[str, Meaning] = {
-    **dict.fromkeys(sorted(ELEMENTWISE), function_of_elements),
+    **dict.fromkeys(sorted(ELEMENT_FUNCTIONS), function_of_elements),
     **dict.fromkeys(sorted(COMMUTATIVE), _commutative),
     **dict.fromkeys(sorted(LINES), _of_lines),
     **dict.fromkeys(sorted(REDUCTIONS), _reduction),
