@@ -296,7 +296,7 @@ def summed_taps(layer: ConvLayer, options: FoldOptions) -> Iterator[Form]:
         return
     if any(axis.base_dilation > 1 for axis in other_axes):
         return
-    unfolded = AxisSpec(1, 1, False)
+    unfolded = AxisSpec(out_tile=1, in_tile=1, blocked=False)
     for _, tiles in _tilings(first, 1, one_sided=True):
         spec = FormSpec(
             axis=layer.position_names[0],
@@ -371,21 +371,21 @@ def _tilings(axis: ConvAxis, factor: int, *, one_sided: bool) -> Iterator[tuple[
     """Yield the ways to fold one axis by a factor, each with its word in the kind of a form."""
     base = axis.base_dilation
     if factor == 1:
-        yield "sub-pixel" if base > 1 else "", AxisSpec(base, 1, False)
+        yield "sub-pixel" if base > 1 else "", AxisSpec(out_tile=base, in_tile=1, blocked=False)
         if one_sided and axis.stride > 1:
-            yield "space-to-depth", AxisSpec(1, axis.stride, False)
+            yield "space-to-depth", AxisSpec(out_tile=1, in_tile=axis.stride, blocked=False)
         return
     # A whole axis is of one extent, which an open axis need not have.
     length, count = axis.length, axis.out_length
     if not axis.is_open and length is not None and count is not None and axis.positions == factor:
-        yield "whole", AxisSpec(count, length, False)
+        yield "whole", AxisSpec(out_tile=count, in_tile=length, blocked=False)
         return
     if base == 1:
-        yield "blocked", AxisSpec(factor, factor, True)
+        yield "blocked", AxisSpec(out_tile=factor, in_tile=factor, blocked=True)
     for in_tile in sorted({factor * axis.stride, factor}, reverse=True):
-        yield "interleaved", AxisSpec(factor * base, in_tile, False)
+        yield "interleaved", AxisSpec(out_tile=factor * base, in_tile=in_tile, blocked=False)
     if one_sided:
-        yield "sub-pixel", AxisSpec(factor * base, 1, False)
+        yield "sub-pixel", AxisSpec(out_tile=factor * base, in_tile=1, blocked=False)
 
 
 def groupings(layer: ConvLayer) -> Iterator[Grouping]:

@@ -45,7 +45,7 @@ Channels = Annotated[int, msgspec.Meta(ge=1, le=MAX_CHANNELS)]
 Text = Annotated[str, msgspec.Meta(max_length=100)]
 
 
-class AxisSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AxisSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One axis of positions: tiles of output and input, and whether they are blocked."""
 
     out_tile: Tile

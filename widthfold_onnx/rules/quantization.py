@@ -188,7 +188,7 @@ INTEGER_PAD_OPSET = 11
 """First operator set whose Pad takes integers (operator text)."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Quantization:
     """The quantization of the data of a node.
 
@@ -228,10 +228,12 @@ def read_quantization(
     if isinstance(dtype, Refusal):
         return dtype
     if maker is None:
-        return Quantization(False, dtype, zero, document.opset >= INTEGER_PAD_OPSET, True)
+        extends = document.opset >= INTEGER_PAD_OPSET
+        return Quantization(dequantized=False, dtype=dtype, zero=zero, extends=extends, cuts=True)
     result = node.outputs[0]
     is_quantized = all(is_default(user, "QuantizeLinear") for user, _ in result.uses())
-    return Quantization(True, dtype, zero, True, is_quantized and not result.is_graph_output())
+    cuts = is_quantized and not result.is_graph_output()
+    return Quantization(dequantized=True, dtype=dtype, zero=zero, extends=True, cuts=cuts)
 
 
 def read_scales(

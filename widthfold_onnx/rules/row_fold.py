@@ -61,7 +61,7 @@ class RowFold(ProposedFold):
             lift=0,
             channels=layer.channels,
             group=layer.matrix_count,
-            axes=(AxisSpec(factor, factor, blocked),),
+            axes=(AxisSpec(out_tile=factor, in_tile=factor, blocked=blocked),),
         )
         return cls(layer, options, spec, fold_of(layer, factor))
 
