@@ -90,8 +90,8 @@ def _nearest_form(layer: Layer, spec: FormSpec, options: FoldOptions) -> Answer:
         return legal_form(RowFold.of(layer, options, spec.factor, spec.merged))
     assert isinstance(layer, ConvLayer)
     if spec.summed:
-        forms = (form for form in summed_taps(layer, options) if form.spec == spec)
-        return next(forms, NO_SUCH_FORM)
+        is_listed = spec in _summed_specs(layer)
+        return _summed_form(layer, options, spec) if is_listed else NO_SUCH_FORM
     return _spatial_form(layer, options, spec)
 
 
@@ -288,6 +288,12 @@ def summed_taps(layer: ConvLayer, options: FoldOptions) -> Iterator[Form]:
         after:   [N,C,D,H,W] - [N*D,C,H,W] - Conv of 2 axes, C -> 3*O - [N,D,3*O,H',W']
                  - sum of 3 shifted parts - [N,D',O,H',W'] - [N,O,D',H',W']
     """
+    specs = _summed_specs(layer)
+    yield from _legal((spec.axis, _summed_form(layer, options, spec)) for spec in specs)
+
+
+def _summed_specs(layer: ConvLayer) -> Iterator[FormSpec]:
+    """Yield the specs of the forms with summed taps that a Conv may have."""
     rank, (first, *other_axes) = layer.rank, layer.axes
     fits = rank in SUMMED_RANKS and not layer.operator.activates and layer.group == 1
     if not fits or layer.quantization or (rank == 1 and layer.opset < GEMM_OPSET):
@@ -298,7 +304,7 @@ def summed_taps(layer: ConvLayer, options: FoldOptions) -> Iterator[Form]:
         return
     unfolded = AxisSpec(out_tile=1, in_tile=1, blocked=False)
     for _, tiles in _tilings(first, 1, one_sided=True):
-        spec = FormSpec(
+        yield FormSpec(
             axis=layer.position_names[0],
             factor=1,
             kind=SUMMED,
@@ -312,18 +318,21 @@ def summed_taps(layer: ConvLayer, options: FoldOptions) -> Iterator[Form]:
             axes=(tiles, *[unfolded] * len(other_axes)),
             summed=True,
         )
-        proposal = SpatialFold.of(layer, options, spec)
-        if isinstance(proposal, Refusal):
-            continue
-        fold, axis = proposal.fold, proposal.fold.axes[0]
-        if axis.stride > 1 or axis.kernel == 1:
-            continue
-        positions = -(-first.length // axis.in_tile)
-        is_met = all(positions + min(a, 0) + min(b, 0) > 0 for a, b in fold.shifts)
-        if is_met and (layer.bias is None or fold.bias_tap is not None):
-            answer = legal_form(proposal)
-            if isinstance(answer, Form):
-                yield answer
+
+
+def _summed_form(layer: ConvLayer, options: FoldOptions, spec: FormSpec) -> Answer:
+    """Return the form of one of the `_summed_specs`."""
+    proposal = SpatialFold.of(layer, options, spec)
+    if isinstance(proposal, Refusal):
+        return proposal
+    fold, axis, length = proposal.fold, proposal.fold.axes[0], layer.axes[0].length
+    assert length is not None
+    positions = -(-length // axis.in_tile)
+    is_met = all(positions + min(a, 0) + min(b, 0) > 0 for a, b in fold.shifts)
+    adds_bias = layer.bias is None or fold.bias_tap is not None
+    if axis.stride > 1 or axis.kernel == 1 or not is_met or not adds_bias:
+        return NO_SUCH_FORM
+    return legal_form(proposal)
 
 
 def _length_problem(layer: ConvLayer, factors: Factors) -> Refusal | None:
