@@ -15,7 +15,6 @@ import onnx
 from widthfold_onnx.algebra.packing import MoveOrSum, Reshape, ShiftedSum, pixel_shuffle
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.document import Attributes, Document, Graph, Node, Value, graph_of
-from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
 from widthfold_onnx.rules.op import BOUNDS_OPSET, PADS_OPSET, as_inputs
 
@@ -169,13 +168,13 @@ class Series(NodeBuilder):
         bounds = {"starts": [0] * len(axes), "ends": ends, "axes": axes}
         self.append("Slice", "cut", *as_inputs(self._document, BOUNDS_OPSET, bounds))
 
-    def requantize(self, maker: Node | Refusal | None) -> None:
-        """Quantize data and dequantize it again, if it was moved and `maker` is a node.
+    def requantize(self, maker: Node | None) -> None:
+        """Quantize data and dequantize it again, if it was moved.
 
         Args:
-            maker: the result of `exact_dequantizer` for the data.
+            maker: the `exact_dequantizer` of the data.
         """
-        if isinstance(maker, Node) and self.nodes:
+        if maker is not None and self.nodes:
             numbers = dict(zip(("scale", "zero"), maker.inputs[1:], strict=True))
             self.append("QuantizeLinear", "quantize", numbers, {})
             self.append("DequantizeLinear", "dequantize", numbers, {})

@@ -95,7 +95,6 @@ def read_layer(
     axes = _axes(node, planned_dims, fixed_dims, shape, operator)
     if isinstance(axes, Refusal):
         return axes
-    maker = exact_dequantizer(document, data)
     is_float = quantization is None or quantization.dequantized
     family: Callable[..., Layer] = ConvLayer
     if isinstance(operator, Product):
@@ -116,7 +115,7 @@ def read_layer(
         quantization=quantization,
         filler=_filler(document, weight, shape),
         is_finite=not is_float or is_finite(document, node, data),
-        dequantizer=maker if isinstance(maker, Node) else None,
+        dequantizer=exact_dequantizer(document, data),
         read_weight=lambda: document.read(weight.constant),
     )
     return result.problem() or _overflow_problem(document, result) or result

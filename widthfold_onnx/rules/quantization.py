@@ -12,7 +12,7 @@ MatMulInteger-10 and QLinearMatMul-21) cannot be folded, as one folded position 
 
 A runtime recognizes moves of integers as DequantizeLinear - moves - QuantizeLinear. So the rewrite
 puts a QuantizeLinear and a DequantizeLinear with the same scale and zero point behind moves of
-dequantized data. The pair is an identity on dequantized numbers: `exact_dequantizer` tries all.
+dequantized data. The pair is an identity on dequantized numbers: `dequantizer_problem` tries all.
 Without them ONNX Runtime puts such a pair behind every move itself, and fails at int8 from opset 21
 on: it sets the type as an attribute, and does not update that when it makes the bytes unsigned
 (1.31.1, qdq_propagation.cc and qdq_s8_to_u8.cc: "output_dtype INT8 does not match y_zero_point type
@@ -67,12 +67,15 @@ def is_finite(document: Document, node: Node, value: Value | None) -> bool:
     return bool(np.isfinite(widest).all())
 
 
-def exact_dequantizer(document: Document, value: Value | None) -> Node | Refusal | None:
-    """Return the `data_dequantizer` of a value, if quantizing again gives back every number.
+def exact_dequantizer(document: Document, value: Value | None) -> Node | None:
+    """Return the `data_dequantizer` of a value, if quantizing again gives back every number."""
+    return None if dequantizer_problem(document, value) else data_dequantizer(value)
 
-    Returns:
-        The node; None if there is none; a refusal if it has other than one constant scale and
-        zero point, or the two do not give back every number.
+
+def dequantizer_problem(document: Document, value: Value | None) -> Refusal | None:
+    """Refuse a value that quantizing again changes; None also without a `data_dequantizer`.
+
+    Its scale and zero point must each be one constant, and give back every number.
     """
     maker = data_dequantizer(value)
     if maker is None:
@@ -91,7 +94,7 @@ def exact_dequantizer(document: Document, value: Value | None) -> Node | Refusal
         return quantized_refusal(f"the data is dequantized from {types[1]} to {types[0]}")
     if not _gives_back(*map(document.read, constants)):
         return quantized_refusal("the scale of the data does not give back every number")
-    return maker
+    return None
 
 
 def quantized_refusal(reason: str) -> Refusal:
@@ -340,9 +343,9 @@ def quantization_problem(
     if operator.moves_integers or not quantization.dequantized:
         return None
     # The data is quantized again behind its moves.
-    exact = exact_dequantizer(document, node.inputs[inputs.data])
-    if isinstance(exact, Refusal):
-        return exact
+    problem = dequantizer_problem(document, node.inputs[inputs.data])
+    if problem is not None:
+        return problem
     shape = () if bias is None else bias.constant.shape
     has_bias_vector = not is_single(shape) and bias is not None and bias.maker is not None
     # On the left a C per channel has two axes, which integer kernels do not take.
