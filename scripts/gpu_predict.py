@@ -80,7 +80,7 @@ def predicted(layer: Layer, form: Form, device: Target) -> float:
         return layer_seconds(work, device)
     fold = form.fold or ConvFold(axes=tuple(map(keep_axis, layer.axes)), group=layer.group)
     before, after = packings(layer, fold)
-    moves = before.moves(tile_major=False), after.moves(tile_major=False, inverse=True)
+    moves = before.moves, after.inverse_moves
     return form_seconds(work, moves, work_of(layer, form), 0, device)
 
 

@@ -58,8 +58,8 @@ def packings(layer: Layer, fold: ConvFold) -> tuple[Packing, Packing]:
     x, y = layer.shapes
     before, after = fold.layout(output=False).tiles, fold.layout(output=True).tiles
     return (
-        pack(x, before, group=fold.group, batch=fold.batch),
-        pack(y, after, group=fold.group, batch=fold.batch),
+        pack(x, before, tile_major=fold.tile_major, group=fold.group, batch=fold.batch),
+        pack(y, after, tile_major=fold.tile_major, group=fold.group, batch=fold.batch),
     )
 
 
@@ -147,12 +147,11 @@ class _Line:
 
     def _move(self, packing: Packing, *, inverse: bool) -> None:
         """Fold a tensor; a channels-last one begins where the first Transpose ends."""
-        folded = packing.moves(tile_major=False)
-        if self._last and folded:
-            packing = replace(packing, nhwc=packing.nhwc[1:])
+        if self._last and packing.moves:
+            packing = replace(packing, path=packing.path[1:])
         elif self._last:
             self.add("Transpose", perm=self._to_last if inverse else self._to_first)
-        for move in packing.moves(tile_major=self._last, inverse=inverse):
+        for move in packing.inverse_moves if inverse else packing.moves:
             if isinstance(move, Transpose):
                 self.add("Transpose", perm=move.order)
             else:

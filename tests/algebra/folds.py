@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.oracle import conv
 from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
 from widthfold_onnx.algebra.conv import ConvFold, fold_bias, fold_weight
-from widthfold_onnx.algebra.packing import Move, Packing, Reshape, pack
+from widthfold_onnx.algebra.packing import Move, Reshape, pack
 from widthfold_onnx.refusal import Refusal
 
 
@@ -39,10 +39,6 @@ def folds(draw: st.DrawFn, axes: list[FoldedAxis], group: int) -> ConvFold:
     )
 
 
-def moves_of(packing: Packing, fold: ConvFold, *, inverse: bool = False) -> tuple[Move, ...]:
-    return packing.moves(tile_major=fold.tile_major, inverse=inverse)
-
-
 def by_fold(
     x: np.ndarray, w: np.ndarray, b: np.ndarray, axes: list[ConvAxis], fold: ConvFold
 ) -> np.ndarray:
@@ -59,12 +55,14 @@ def by_fold(
     into = pack(
         extended.shape,
         tuple((f.in_tile, f.blocked) for f in fold.axes),
+        tile_major=fold.tile_major,
         group=fold.group,
         batch=fold.batch,
     )
     back = pack(
         (len(x), len(w), *produced),
         tuple((f.out_tile, f.blocked) for f in fold.axes),
+        tile_major=fold.tile_major,
         group=fold.group,
         batch=fold.batch,
     )
@@ -77,7 +75,7 @@ def by_fold(
         assert axis.pad_begin >= 0
         assert axis.pad_end >= 0
     folded = conv(
-        run(moves_of(into, fold), extended),
+        run(into.moves, extended),
         folded_weight,
         fold_bias(b, fold),
         strides=[a.stride for a in fold.axes],
@@ -85,7 +83,7 @@ def by_fold(
         pads=[a.pad_begin for a in fold.axes] + [a.pad_end for a in fold.axes],
         group=fold.new_group,
     )
-    result = run(moves_of(back, fold, inverse=True), folded)
+    result = run(back.inverse_moves, folded)
     return result[(slice(None), slice(None), *(slice(n) for n in out_lengths))]
 
 

@@ -77,7 +77,7 @@ def test_what_the_taps_of_an_axis_give_adds_up_to_the_conv(case, seed: int) -> N
     x = extend(x, 2, 0, (taps.extended_length or axis.length) - axis.length)
     into, _ = pack_positions(x.shape, taps.in_tile)
     results = conv(
-        run(into.moves(tile_major=False), x),
+        run(into.moves, x),
         fold_weight(w, fold),
         fold_bias(b, fold),
         strides=[a.stride for a in fold.window],
@@ -90,7 +90,7 @@ def test_what_the_taps_of_an_axis_give_adds_up_to_the_conv(case, seed: int) -> N
     _, back = pack_positions(
         (2, 5, total.shape[1] * taps.out_tile, *total.shape[3:]), taps.out_tile
     )
-    result = run(back.moves(tile_major=False, inverse=True), total)
+    result = run(back.inverse_moves, total)
     np.testing.assert_array_equal(result[:, :, : axis.out_length], expected)
 
 

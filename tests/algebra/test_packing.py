@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 
-from tests.algebra.folds import cases, moves_of, run
+from tests.algebra.folds import cases, run
 from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis
 from widthfold_onnx.algebra.packing import Reshape, pack
 
@@ -16,10 +16,10 @@ def test_unfold_undoes_fold(case) -> None:
     rest = [5, 3, 2][: len(fold.axes)]
     shape = (samples, channels, *(f.in_tile * r for f, r in zip(fold.axes, rest, strict=True)))
     tiles = tuple((f.in_tile, f.blocked) for f in fold.axes)
-    packing = pack(shape, tiles, group=fold.group, batch=fold.batch)
+    packing = pack(shape, tiles, tile_major=fold.tile_major, group=fold.group, batch=fold.batch)
     array = np.arange(np.prod(shape)).reshape(shape)
-    there = run(moves_of(packing, fold), array)
-    np.testing.assert_array_equal(run(moves_of(packing, fold, inverse=True), there), array)
+    there = run(packing.moves, array)
+    np.testing.assert_array_equal(run(packing.inverse_moves, there), array)
 
 
 def test_a_patch_kernel_folds_in_blocks() -> None:
@@ -32,9 +32,9 @@ def test_a_patch_kernel_folds_in_blocks() -> None:
 
 def test_no_transpose_moves_only_axes_of_extent_1() -> None:
     for shape, tiles in (((1, 1, 1, 64), (1, 8)), ((3, 2, 8, 1), (8, 1)), ((1, 1, 7, 1), (1, 1))):
-        packing = pack(shape, tuple((d, False) for d in tiles))
         for tile_major in (False, True):
-            for move in packing.moves(tile_major=tile_major):
+            packing = pack(shape, tuple((d, False) for d in tiles), tile_major=tile_major)
+            for move in packing.moves:
                 if not isinstance(move, Reshape):
                     moved = [i for i, j in enumerate(move.order) if i != j]
                     assert len(moved) > 1

@@ -188,8 +188,10 @@ class ConvLayout(PackedLayout):
 
     def moves(self, shape: Dims, *, inverse: bool = False) -> tuple[Move, ...]:
         """Return the moves that pack, or with `inverse` unpack, logical extents `shape`."""
-        packing = pack(shape, self.tiles, batch=self.batch, lift=self.lift)
-        return packing.moves(tile_major=self.tile_major, inverse=inverse)
+        packing = pack(
+            shape, self.tiles, tile_major=self.tile_major, batch=self.batch, lift=self.lift
+        )
+        return packing.inverse_moves if inverse else packing.moves
 
 
 @dataclass(frozen=True)

@@ -110,19 +110,18 @@ class Labels:
         length = product[-1 if self.weight_on_left else -2]
         atoms = {**sizes, "rest": None if length is None else length // factor, "tile": factor}
         return (
-            _packing(self, atoms, self.data, self.summed),
-            _packing(self, atoms, self.result, self.columns),
+            self._packing(atoms, self.data, self.summed),
+            self._packing(atoms, self.result, self.columns),
         )
 
-
-def _packing(labels: Labels, atoms: dict[str, int | None], stored: Term, channels: Term) -> Packing:
-    """Describe a tensor as it is stored, as the product has it, and with the folded row."""
-    row, tiled = labels.oriented(["rest"], ["tile"]), labels.oriented(["tile"], channels)
-    axis = {label: (label,) for label in stored} | {labels.rows[-1]: row}
-    leading = tuple(axis[label] for label in labels.leading)
-    ordered_axes = (*leading, *labels.oriented([row], [(label,) for label in channels]))
-    folded_axes = (*leading, *labels.oriented([("rest",)], [tiled]))
-    return Packing(atoms, (tuple(axis[label] for label in stored), ordered_axes, folded_axes), ())
+    def _packing(self, atoms: dict[str, int | None], stored: Term, channels: Term) -> Packing:
+        """Describe a tensor as it is stored, as the product has it, and with the folded row."""
+        row, tiled = self.oriented(["rest"], ["tile"]), self.oriented(["tile"], channels)
+        axis = {label: (label,) for label in stored} | {self.rows[-1]: row}
+        leading = tuple(axis[label] for label in self.leading)
+        ordered_axes = (*leading, *self.oriented([row], [(label,) for label in channels]))
+        folded_axes = (*leading, *self.oriented([("rest",)], [tiled]))
+        return Packing(atoms, (tuple(axis[label] for label in stored), ordered_axes, folded_axes))
 
 
 @dataclass(frozen=True, kw_only=True)

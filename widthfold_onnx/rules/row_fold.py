@@ -204,8 +204,7 @@ def _moves(
         data_moves = packing_moves(layout, shape, data_transposed=layer.data_transposed)
         return data_moves, unpacking_moves(layout, layer.output_shape_for(shape), flat=layer.flat)
     data, result = layer.labels.packing(shape, layer.weight.shape, layout.factor)
-    result_moves = result.moves(tile_major=False, inverse=True)
-    return data.moves(tile_major=False), result_moves
+    return data.moves, result.inverse_moves
 
 
 def packing_moves(

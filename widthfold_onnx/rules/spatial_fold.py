@@ -10,7 +10,7 @@ from widthfold_onnx.algebra.axis import ANY, Congruence, FoldedAxis, fold_axis, 
 from widthfold_onnx.algebra.channels import Grouping, Regrouping
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.packing import (
-    Packing,
+    Move,
     Reshape,
     ShiftedSum,
     inferred,
@@ -113,20 +113,15 @@ class SpatialFold(ProposedFold):
             return self._summed(shapes)
         in_shape, out_shape = shapes
         planned_shapes = (layer.planned_shape, layer.output_shape)
-        input_packing, output_packing = (
-            _packing(fold, _fixed_shape(layer, shape), output=output)
-            for shape, output in ((in_shape, False), (out_shape, True))
-        )
-        packing_moves = input_packing.moves(tile_major=False)
-        unpacking_moves = output_packing.moves(tile_major=False, inverse=True)
+        fixed_shapes = (_fixed_shape(layer, in_shape), _fixed_shape(layer, out_shape))
+        packing_moves, unpacking_moves = _moves(fold, fixed_shapes, tile_major=False)
         views = all(isinstance(move, Reshape) for move in (*packing_moves, *unpacking_moves))
         infers_several = max(inferred(packing_moves), inferred(unpacking_moves)) > 1
         # A dequantized grouped Conv would need tile-major groups, which no layout has.
         has_layout = not (layer.is_dequantized and fold.group > 1)
         channels_last = (fold.tile_major or infers_several) and not views and has_layout
         if channels_last:
-            packing_moves = input_packing.moves(tile_major=True)
-            unpacking_moves = output_packing.moves(tile_major=True, inverse=True)
+            packing_moves, unpacking_moves = _moves(fold, fixed_shapes, tile_major=True)
         fold = replace(fold, tile_major=channels_last)
         axis_folds = (fold.batch > 1, False, *(axis.is_folded for axis in fold.axes))
         output_positions = (out_shape[0], 1, *out_shape[2:])
@@ -150,7 +145,7 @@ class SpatialFold(ProposedFold):
             ),
             packing_moves=packing_moves,
             unpacking_moves=unpacking_moves,
-            ends=_ends(layer, fold, shapes, (input_packing.shape, output_packing.shape)),
+            ends=_ends(layer, fold, shapes, fixed_shapes),
         )
 
     def _summed(self, shapes: tuple[Dims, Dims]) -> Form:
@@ -178,11 +173,11 @@ class SpatialFold(ProposedFold):
             bytes_ratio=bytes_growth(layer, fold, in_shape, out_shape),
             folded_axes=frozenset(range(len(in_shape))) - {1},
             conditions=(ANY,) * len(in_shape),
-            packing_moves=input_packing.moves(tile_major=False),
+            packing_moves=input_packing.moves,
             unpacking_moves=(
                 Reshape(len(tap_shape) - 1, tap_shape, (False,) * len(tap_shape)),
                 ShiftedSum(fold.shifts, channels // fold.sums, len(tap_shape)),
-                *output_packing.moves(tile_major=False, inverse=True),
+                *output_packing.inverse_moves,
             ),
             ends=Ends(layer.data_index, None, None, in_shape, out_shape),
         )
@@ -215,11 +210,22 @@ def _ends(
     return Ends(layer.data_index, input_layout, output_layout, *fixed_shapes, reason)
 
 
-def _packing(fold: ConvFold, shape: Dims, *, output: bool) -> Packing:
-    """Return how the input or output of these extents is packed."""
-    return pack(
-        shape, fold.layout(output=output).tiles, group=fold.group, batch=fold.batch, lift=fold.lift
+def _moves(
+    fold: ConvFold, shapes: tuple[Dims, Dims], *, tile_major: bool
+) -> tuple[tuple[Move, ...], tuple[Move, ...]]:
+    """Return the moves that pack the input and unpack the output of these extents."""
+    data, result = (
+        pack(
+            shape,
+            fold.layout(output=output).tiles,
+            tile_major=tile_major,
+            group=fold.group,
+            batch=fold.batch,
+            lift=fold.lift,
+        )
+        for shape, output in zip(shapes, (False, True), strict=True)
     )
+    return data.moves, result.inverse_moves
 
 
 def _extended_shape(layer: ConvLayer, fold: ConvFold, *, output: bool) -> Dims:
