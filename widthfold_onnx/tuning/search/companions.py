@@ -77,14 +77,14 @@ def _between_lifted_layers(trials: Trials, draft: Plan, extension: Plan) -> list
     The model is compared with the draft, and with the draft whose layers are lifted. The
     result is empty if a trial is lost.
     """
-    lifted = _lifted(trials.drafting, extension)
+    lifted = _lifting(trials.drafting, extension)
     if not lifted.layers:
         return []
-    bases = (draft, _lifted(trials.drafting, draft))
+    bases = (draft, _lifting(trials.drafting, draft))
     return _complete([trials.compare(base, lifted, trials.spending.probe) for base in bases])
 
 
-def _lifted(drafting: Drafting, draft: Plan) -> Plan:
+def _lifting(drafting: Drafting, draft: Plan) -> Plan:
     """Return a plan that lifts every layer of one axis."""
     return drafting.plan(draft, partial(lift_of, options=drafting.fold_options))
 

@@ -86,7 +86,7 @@ def best_padding(trials: Trials, unpadded: Plan) -> TimedPadding | None:
             if trial.gain.is_surely_slower:
                 break  # a larger multiple computes more
     best = max(candidates, key=lambda candidate: candidate.gain.low, default=None)
-    return _helping(trials, unpadded, best) if best is not None and best.is_taken else best
+    return _helping_chains(trials, unpadded, best) if best is not None and best.is_taken else best
 
 
 def untimed_report(drafting: Drafting, unpadded: Plan) -> PaddingReport | None:
@@ -123,18 +123,15 @@ def _with(drafting: Drafting, unpadded: Plan, chains: Sequence[PaddingPlan]) -> 
     return drafting.plan(draft, choose)
 
 
-def _helping(trials: Trials, unpadded: Plan, best: TimedPadding) -> TimedPadding:
+def _helping_chains(trials: Trials, unpadded: Plan, best: TimedPadding) -> TimedPadding:
     """Drop the chains that do not help the whole model; uncertain ones stay together."""
     chains = best.chains
-    seconds = trials.spending.ablation
-    if len(chains) < 2 or not seconds:
+    if len(chains) < 2 or not trials.spending.ablation:
         return best
-    trials.on_progress(Step(f"timing the whole model without each of {len(chains)} padded chains"))
     remainders = [[chain for chain in chains if chain is not omitted] for omitted in chains]
     plans = [_with(trials.drafting, unpadded, remainder) for remainder in remainders]
-    measurements = trials.ratios_to(best.plan, plans, seconds)
-    pairs = list(zip(chains, measurements, strict=True))
-    slower = [c for c, t in pairs if t and t.status == "ok" and t.gain.is_surely_slower]
+    pairs = trials.without_each(best.plan, chains, plans, named=f"{len(chains)} padded chains")
+    slower = [chain for chain, trial in pairs if trial.gain.is_surely_slower]
     helping = [chain for chain in chains if chain not in slower]
     if not helping or len(helping) == len(chains):
         return best

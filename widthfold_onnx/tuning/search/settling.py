@@ -37,9 +37,9 @@ def settle(trials: Trials, level_searches: Sequence[LevelSearch]) -> tuple[Level
         challenger_forms = _agreed(trials, challenger)
         if _is_better(trials, challenger.plan(challenger_forms), level_search.plan(forms)):
             level_search, forms = challenger, challenger_forms
-    forms = _lifted(trials, level_search, forms)
+    forms = _with_lifted_neighbours(trials, level_search, forms)
     if trials.spending.ablation:
-        forms = _helping(trials, level_search, forms)
+        forms = _helping_forms(trials, level_search, forms)
     return level_search, forms
 
 
@@ -76,7 +76,7 @@ def _agreed(trials: Trials, level_search: LevelSearch) -> Forms:
     return agreed if trial.gain.is_surely_faster else forms
 
 
-def _lifted(trials: Trials, level_search: LevelSearch, forms: Forms) -> Forms:
+def _with_lifted_neighbours(trials: Trials, level_search: LevelSearch, forms: Forms) -> Forms:
     """Return the forms in which all neighbours are lifted, if these are better.
 
     Alone a lifted layer pays for copies into the runtime's blocked layout and back. Between
@@ -98,7 +98,7 @@ def _lifted(trials: Trials, level_search: LevelSearch, forms: Forms) -> Forms:
     return lifted if trial is not None and trial.gain.is_surely_faster else forms
 
 
-def _helping(trials: Trials, level_search: LevelSearch, forms: Forms) -> Forms:
+def _helping_forms(trials: Trials, level_search: LevelSearch, forms: Forms) -> Forms:
     """Drop the forms that do not help the whole model.
 
     A form that surely slows it down in its place is dropped. Uncertain forms stay if they help
@@ -109,14 +109,8 @@ def _helping(trials: Trials, level_search: LevelSearch, forms: Forms) -> Forms:
     remainders = [_without(forms, group) for group in groups]
     if not groups or (remainders == [{}] and not level_search.draft.changes):
         return forms
-    trials.on_progress(Step(f"timing the whole model without each of {len(forms)} folded layers"))
-    plans = [level_search.plan(remainder) for remainder in remainders]
-    measurements = trials.ratios_to(level_search.plan(forms), plans, trials.spending.ablation)
-    group_trials = [
-        (group, trial)
-        for group, trial in zip(groups, measurements, strict=True)
-        if trial is not None and trial.status == "ok"
-    ]
+    plan, *plans = (level_search.plan(f) for f in (forms, *remainders))
+    group_trials = trials.without_each(plan, groups, plans, named=f"{len(forms)} folded layers")
     helping = _without(
         forms, [s for group, t in group_trials if t.gain.is_surely_slower for s in group]
     )

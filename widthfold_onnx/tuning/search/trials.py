@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -17,7 +17,7 @@ from widthfold_onnx.decide.decisions import Drafting
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.writer import write_model
-from widthfold_onnx.options import Progress, SearchOptions, VerifyOptions
+from widthfold_onnx.options import Progress, SearchOptions, Step, VerifyOptions
 from widthfold_onnx.results import SpeedVerdict
 from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.plan import EMPTY, Plan
@@ -51,6 +51,9 @@ FOLDED = "the folded model"
 
 MAX_MODELS_IN_MEMORY = 8
 """Most models that are in memory at a time, besides the one that they are compared with."""
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,21 @@ class Trials:
         return [
             over_sizes([self._measurement(size, candidate) for size in self._trial_sizes])
             for candidate in candidates
+        ]
+
+    def without_each(
+        self, plan: Plan, parts: Sequence[T], remainders: Sequence[Plan], *, named: str
+    ) -> list[tuple[T, Measurement]]:
+        """Time plans that each lack a part of a plan in turn with that plan.
+
+        Returns:
+            The parts without which the model was timed, with what `ratios_to` returns for them.
+        """
+        self.on_progress(Step(f"timing the whole model without each of {named}"))
+        trials = self.ratios_to(plan, remainders, self.spending.ablation)
+        pairs = zip(parts, trials, strict=True)
+        return [
+            (part, trial) for part, trial in pairs if trial is not None and trial.status == "ok"
         ]
 
     def level_ratio(self, plan: Plan) -> Measurement | None:
