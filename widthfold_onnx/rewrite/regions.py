@@ -193,10 +193,10 @@ class Regions:
         for node in self.nodes:
             if node not in self.ends_of:
                 self._propagate_through(node)
-        candidates = list(self.propagated.items())
-        for node, _ in reversed(candidates):
+        propagated_ops = list(self.propagated.items())
+        for node, _ in reversed(propagated_ops):
             self._try_choice(node, None)
-        for node, propagated_op in candidates:
+        for node, propagated_op in propagated_ops:
             if any(self.made_in(value) == propagated_op.layout for value in node.inputs):
                 self._try_choice(node, propagated_op)
 

@@ -70,7 +70,7 @@ def _cost(form: Form) -> tuple[bool, int, float, int, float]:
 
 
 def furthest_refusals(refusals: Sequence[tuple[str, Refusal]]) -> dict[str, Refusal]:
-    """Return per axis the refusal of the candidate that got furthest, the best one first.
+    """Return per axis the refusal of the form that got furthest, the best one first.
 
     Folds of several axes are left out: the reasons of single axes are enough.
     """

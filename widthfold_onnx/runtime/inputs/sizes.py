@@ -218,10 +218,8 @@ def find_shapes(
     tries = _Tries(session, demanded, end, always_bounded=always_bounded)
     open_dims = tries.dims.open_dims
     small = list(_small_batch(tries.dims))
-    candidates = [*small, *(dict.fromkeys(open_dims, extent) for extent in LADDER)]
-    shapes = tries.first(small, least=ENOUGH) or tries.first(
-        [*candidates, *_one_at_a_time(open_dims)]
-    )
+    choices = [*small, *(dict.fromkeys(open_dims, extent) for extent in LADDER)]
+    shapes = tries.first(small, least=ENOUGH) or tries.first([*choices, *_one_at_a_time(open_dims)])
     if shapes is None:
         names = ", ".join(map(printable, tries.dims.open_inputs))
         if names:
@@ -234,7 +232,7 @@ def find_shapes(
             f"no random input was found that runs{sizes} ({tries.failure}); pass --inputs"
         )
     if open_dims and not suits(shapes):
-        shapes = tries.first(candidates, least=ENOUGH, suits=suits) or shapes
+        shapes = tries.first(choices, least=ENOUGH, suits=suits) or shapes
     return shapes
 
 
@@ -345,28 +343,28 @@ class _Tries:
 
     def first(
         self,
-        candidates: Iterable[dict[DimensionKey, int]],
+        choices: Iterable[dict[DimensionKey, int]],
         *,
         least: int = 0,
         most: int = MAX_ELEMENTS,
         seconds: float = math.inf,
         suits: Callable[[Shapes], bool] = any_shapes,
     ) -> Shapes | None:
-        """Return the first candidate that runs; None if there is none within the bounds.
+        """Return the first choice that runs; None if there is none within the bounds.
 
         Args:
-            candidates: extents of the open dimensions.
+            choices: extents of the open dimensions.
             least: fewest elements over all inputs.
             most: most elements over all inputs; sizes that leave nothing open have no bounds.
             seconds: longest run.
             suits: accepts shapes.
         """
-        for candidate in candidates:
-            shapes = self.dims.shapes(candidate)
+        for choice in choices:
+            shapes = self.dims.shapes(choice)
             elements = sum(map(math.prod, shapes.values()))
-            if shapes in self._stopped or (candidate and not least <= elements <= most):
+            if shapes in self._stopped or (choice and not least <= elements <= most):
                 continue
-            is_bounded = bool(candidate) or self._always_bounded
+            is_bounded = bool(choice) or self._always_bounded
             if self._runs(shapes, seconds if is_bounded else None):
                 if suits(shapes):
                     return shapes

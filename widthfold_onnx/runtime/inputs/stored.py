@@ -75,8 +75,10 @@ def stored_sizes(paths: Iterable[str], inputs: Sequence[Port]) -> Sizes:
     sizes = [{name: array.shape for name, array in feeds.items()} for feeds in sets]
     first, *further = sizes
     by_elements = sorted(further, key=lambda shapes: sum(map(math.prod, shapes.values())))
-    candidates = [first, *by_elements[:1], *by_elements[-1:]]
-    return tuple(shapes for at, shapes in enumerate(candidates) if shapes not in candidates[:at])
+    chosen_sizes = [first, *by_elements[:1], *by_elements[-1:]]
+    return tuple(
+        shapes for at, shapes in enumerate(chosen_sizes) if shapes not in chosen_sizes[:at]
+    )
 
 
 def _read(path: Path, inputs: Sequence[Port]) -> InputSet:

@@ -96,21 +96,21 @@ def _search(trials: Trials) -> DecidedPlan:
     level_search, forms = races.level_searches[0], races.level_searches[0].chosen()
     if not races.interrupted:
         level_search, forms = settle(trials_at_level, races.level_searches)
-    unpadded = candidate = level_search.plan(forms)
+    unpadded = plan = level_search.plan(forms)
     padding = None if races.interrupted else best_padding(trials_at_level, unpadded)
     if padding is not None and padding.is_taken:
-        candidate = padding.plan
+        plan = padding.plan
     finals: Sequence[Measurement | None] = [None] * len(trials.context.sizes)
-    if candidate.changes:
+    if plan.changes:
         trials.on_progress(Step("timing the whole model"))
         # The levels were timed with companions, so they say nothing of the original then.
-        finals = (trials if draft.changes else trials_at_level).final(candidate)
+        finals = (trials if draft.changes else trials_at_level).final(plan)
     if not gains_over_sizes(finals):
-        candidate, forms = drafting.unchanged, {}
-    exchanged_companions = {companion.companion for companion in candidate.companions}
-    return SearchOutcome(trials, races, level_search, forms, candidate, finals).decided_plan(
+        plan, forms = drafting.unchanged, {}
+    exchanged_companions = {companion.companion for companion in plan.companions}
+    return SearchOutcome(trials, races, level_search, forms, plan, finals).decided_plan(
         companion_reports(matches, exchanged_companions, "not measured", gains),
-        padding.report(candidate.padding) if padding else untimed_report(drafting, unpadded),
+        padding.report(plan.padding) if padding else untimed_report(drafting, unpadded),
     )
 
 

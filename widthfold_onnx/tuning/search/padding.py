@@ -69,7 +69,7 @@ def best_padding(trials: Trials, unpadded: Plan) -> TimedPadding | None:
     drafting, spending = trials.drafting, trials.spending
     given_multiple = drafting.fold_options.pad_channels
     multiples = CHANNEL_MULTIPLES if given_multiple is None else (given_multiple,)
-    candidates: list[TimedPadding] = []
+    timed_paddings: list[TimedPadding] = []
     earlier_widths: list[list[tuple[str, int]]] = []
     reading = drafting.reading(unpadded.draft)
     for multiple in filter(None, multiples):
@@ -82,10 +82,10 @@ def best_padding(trials: Trials, unpadded: Plan) -> TimedPadding | None:
         plan = _with(drafting, unpadded, chains)
         trial = trials.compare(unpadded, plan, spending.probe)
         if trial is not None and trial.status == "ok":
-            candidates.append(TimedPadding(plan, chains, stops, trial.gain))
+            timed_paddings.append(TimedPadding(plan, chains, stops, trial.gain))
             if trial.gain.is_surely_slower:
                 break  # a larger multiple computes more
-    best = max(candidates, key=lambda candidate: candidate.gain.low, default=None)
+    best = max(timed_paddings, key=lambda padding: padding.gain.low, default=None)
     return _helping_chains(trials, unpadded, best) if best is not None and best.is_taken else best
 
 
