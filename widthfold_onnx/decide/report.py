@@ -230,9 +230,9 @@ def companion_reports(
 
 def _not_taken(gains: Sequence[Gain]) -> str:
     """Return why a companion was left alone, by its gains on random and smooth inputs."""
-    if gains[0].low <= 1:
+    if not gains[0].is_surely_faster:
         return "not surely faster"
-    if any(gain.high < 1 for gain in gains):
+    if any(gain.is_surely_slower for gain in gains):
         return "slower on smooth inputs"
     return "not surely faster in every trial"
 
