@@ -178,7 +178,7 @@ def seconds(models: list[Path]) -> float:
         runs.append(lambda count, once=once: once())
     shortest = alternate(runs, 2, time.thread_time_ns).mean()
     times = alternate(
-        runs, int(max(SECONDS / shortest / len(runs), 8)), time.thread_time_ns, warm=True
+        runs, int(max(SECONDS / shortest / len(runs), 8)), time.thread_time_ns, is_warm=True
     )
     medians = np.log(np.median(times, axis=1)).reshape(PAIRS, len(models)).mean(axis=0)
     return float(np.exp(medians[0]) if len(models) == 1 else np.expm1(medians[0] - medians[1]))

@@ -39,10 +39,10 @@ def paired(original: Run, rewritten: Run, copy: Run, *, budget: float, clock: Cl
     start = time.perf_counter()
     alternate(sides, 1, clock)  # also warms up
     began = time.perf_counter()
-    alternate(sides, 1, clock, warm=True)
+    alternate(sides, 1, clock, is_warm=True)
     once = time.perf_counter() - began
     remaining = min(start + budget - time.perf_counter(), max(SECONDS, FEWEST * once))
-    samples = alternate(sides, max(int(remaining / once), 1), clock, warm=True)
+    samples = alternate(sides, max(int(remaining / once), 1), clock, is_warm=True)
     first, second, third = np.log(samples)
     ratio, low, high = map(math.exp, one_session(first - second))
     control = math.expm1(max(map(abs, one_session(first - third))))

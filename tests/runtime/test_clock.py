@@ -43,7 +43,7 @@ class Machine:
 def test_every_second_round_runs_backwards_and_all_sides_see_the_same_round() -> None:
     machine = Machine()
     sides = [machine.side(name, 1) for name in "abcd"]
-    alternate(sides, 40, machine.clock, warm=True)
+    alternate(sides, 40, machine.clock, is_warm=True)
     rounds = [machine.calls[i : i + 4] for i in range(0, len(machine.calls), 4)]
     assert [{count for _, count in entry} for entry in rounds] == [{count} for count in range(40)]
     orders = ["".join(name for name, _ in entry) for entry in rounds]

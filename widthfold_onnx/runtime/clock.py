@@ -113,10 +113,10 @@ def repeats(run: float, opening: float, seconds: float, *, fewest_runs: int = 1)
 
 
 def alternate(
-    sides: Sequence[Run], rounds: int, clock: Clock, *, seed: int = 0, warm: bool = False
+    sides: Sequence[Run], rounds: int, clock: Clock, *, seed: int = 0, is_warm: bool = False
 ) -> Times:
     """Return the seconds of all sides by round, [side, round]; cold sides are warmed up before."""
-    if not warm:
+    if not is_warm:
         warm_up(sides)
     return np.array(list(itertools.islice(in_turn(sides, clock, seed=seed), rounds))).T
 
