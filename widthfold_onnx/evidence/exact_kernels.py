@@ -23,7 +23,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from widthfold_onnx.model.document import REMOVED, SELECTING
-from widthfold_onnx.model.proto.functions import inlined
+from widthfold_onnx.model.proto.functions import inline_holders
 from widthfold_onnx.model.proto.walk import is_default, model_nodes, operator_of, placed_graphs
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
@@ -108,7 +108,7 @@ def with_exact_products(model: onnx.ModelProto, *, signed_stays: bool = False) -
         model: a model that runs; it is changed, and its external data is not needed.
         signed_stays: whether the runtime leaves signed quantized data signed.
     """
-    model, _ = inlined(model, OPERATORS)
+    model, _ = inline_holders(model, OPERATORS)
     shapes = ShapeTable(model, {})
     names = _fresh_names(model)
     # Inner graphs first: a node that holds one is copied when its own graph is written.

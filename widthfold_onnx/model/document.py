@@ -27,7 +27,7 @@ from widthfold_onnx.model.messages import (
     sparse_of,
     write_back,
 )
-from widthfold_onnx.model.proto.functions import inlined
+from widthfold_onnx.model.proto.functions import inline_holders
 from widthfold_onnx.model.proto.walk import OVERRIDABLE_SINCE, is_default, operator_of, opsets_of
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.refusal import Refusal
@@ -62,7 +62,7 @@ class Document:
     def __init__(
         self, proto: onnx.ModelProto, folder: Path | None, operators: Collection[tuple[str, str]]
     ) -> None:
-        proto, self.why_not_inlined = inlined(proto, operators)
+        proto, self.why_not_inlined = inline_holders(proto, operators)
         self.proto = proto
         self.folder = folder
         self.external_names: set[str] = set()

@@ -4,7 +4,7 @@ import onnx
 import pytest
 
 from tests.model.checked import BOOL, CALL, accepts, branch, function, if_node, model, node, refuses
-from widthfold_onnx.model.proto.functions import MAX_INLINED_NODES, inlined
+from widthfold_onnx.model.proto.functions import MAX_INLINED_NODES, inline_holders
 from widthfold_onnx.operators import OPERATORS
 
 
@@ -61,7 +61,7 @@ def test_what_a_call_leaves_out_is_inlined_with_its_default() -> None:
         { y = loc.F (x, w)  z = loc.F <alpha = 0.5> (x, w) }
         <domain: "loc", opset_import: ["": 17]> F <alpha: float = 0.3> (a, b) => (c)
         { d = Conv (a, b)  c = LeakyRelu <alpha: float = @alpha> (d) }""")
-    result, why = inlined(calls, OPERATORS)
+    result, why = inline_holders(calls, OPERATORS)
     assert why == ""
     assert not result.functions
     slopes = [node.attribute[0].f for node in result.graph.node if node.op_type == "LeakyRelu"]

@@ -29,7 +29,7 @@ from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.document import Document, Node, Value, before_moves
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.proto import walk
-from widthfold_onnx.model.proto.functions import flat
+from widthfold_onnx.model.proto.functions import without_functions
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Progress, RuntimeOptions, Shapes, Step, VerifyOptions, silent
@@ -334,7 +334,7 @@ def _marked_copy(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str
     Returns:
         A copy of the model, and the name of each branch by the mark that begins its node names.
     """
-    copy = walk.copy_of(flat(model))
+    copy = walk.copy_of(without_functions(model))
     values = {value.name for value in walk.inputs(copy)}
     _add_dependents(copy.graph, values)
     names: dict[str, str] = {}

@@ -48,7 +48,7 @@ def function_key(function: onnx.FunctionProto) -> FunctionKey:
     return domain_name(function.domain), function.name, function.overload
 
 
-def inlined(model: onnx.ModelProto, operators: Operators) -> tuple[onnx.ModelProto, str]:
+def inline_holders(model: onnx.ModelProto, operators: Operators) -> tuple[onnx.ModelProto, str]:
     """Inline the functions that hold any of these operators, and their callers.
 
     Args:
@@ -98,7 +98,7 @@ def inline(
         raise InvalidModelError(printable(str(error))) from error
 
 
-def flat(model: onnx.ModelProto) -> onnx.ModelProto:
+def without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model without functions, for reading; the same model if they cannot be inlined."""
     if not model.functions or model.ByteSize() > MAX_INLINED_BYTES:
         return model

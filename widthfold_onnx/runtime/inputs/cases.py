@@ -21,7 +21,7 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.proto.constant_folding import literal
 from widthfold_onnx.model.proto.dims import dims_of
-from widthfold_onnx.model.proto.functions import flat
+from widthfold_onnx.model.proto.functions import without_functions
 from widthfold_onnx.model.proto.walk import required_inputs, subgraphs
 from widthfold_onnx.options import RuntimeOptions, Values
 from widthfold_onnx.runtime.session import Port
@@ -82,7 +82,7 @@ def cases(model: onnx.ModelProto, chosen: Values) -> tuple[Values, ...]:
     choices: dict[str, list[tuple[float, ...]]] = {name: [value] for name, value in chosen.items()}
     if small - chosen.keys():
         reader = _Reader(small)
-        reader.read(flat(model).graph)
+        reader.read(without_functions(model).graph)
         choices |= {n: reader.values(n) for n in sorted(reader.compared) if n not in chosen}
     if math.prod(map(len, choices.values())) <= MAX_CASES:
         combinations = product(*choices.values())
