@@ -16,7 +16,7 @@ from widthfold_onnx.decide.decisions import (
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.plan import EMPTY
+from widthfold_onnx.rewrite.plan import EMPTY_PLAN
 from widthfold_onnx.rules.form import Answer, Form
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.selection import preferred_form
@@ -52,7 +52,7 @@ def test_patterns_select_and_skip(
 
 def test_every_site_is_decided_in_graph_order(model: onnx.ModelProto) -> None:
     options = FoldOptions(factor=4, skip=("b",))
-    decisions = decisions_of(Drafting(model, None, options).reading(EMPTY), options, choose)
+    decisions = decisions_of(Drafting(model, None, options).reading(EMPTY_PLAN), options, choose)
     assert [(d.site.name, d.layer is None) for d in decisions] == [("b", True), ("a", False)]
     skipped, folded = (decision.answer for decision in decisions)
     assert isinstance(skipped, Refusal)
@@ -66,16 +66,16 @@ def test_a_pattern_without_a_site_is_an_error(
 ) -> None:
     options = FoldOptions(factor=4, **changes)
     with pytest.raises(UsageError, match=r"no layer is named '(relu|c\*)'; `inspect` lists them"):
-        decisions_of(Drafting(model, None, options).reading(EMPTY), options, choose)
+        decisions_of(Drafting(model, None, options).reading(EMPTY_PLAN), options, choose)
 
 
 def test_a_plan_has_the_layers_with_a_form_sorted_by_name(model: onnx.ModelProto) -> None:
-    reading = Drafting(model, None, OPTIONS).reading(EMPTY)
-    plan = EMPTY.with_layers(layer_plans(decisions_of(reading, OPTIONS, choose)))
+    reading = Drafting(model, None, OPTIONS).reading(EMPTY_PLAN)
+    plan = EMPTY_PLAN.with_layers(layer_plans(decisions_of(reading, OPTIONS, choose)))
     assert [layer.node for layer in plan.layers] == ["a", "b"]
     assert layer_plans(decisions_of(reading, OPTIONS, lambda layer: LATER)) == []
     drafting = Drafting(model, None, OPTIONS)
-    assert drafting.plan(EMPTY, choose) == plan
+    assert drafting.plan(EMPTY_PLAN, choose) == plan
 
 
 def test_the_plan_that_changes_nothing_freezes_nothing() -> None:

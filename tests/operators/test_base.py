@@ -54,4 +54,4 @@ def test_a_description_that_does_not_hold_is_asked_nothing_else(
 def test_tables_of_weights_agree_with_the_descriptions() -> None:
     described = {op: operators[0].inputs.weight for (_, op), operators in OPERATORS.items()}
     assert described.items() <= profile.WEIGHTS.items()
-    assert inference.WEIGHTS.items() <= described.items()
+    assert inference.WEIGHT_POSITIONS.items() <= described.items()

@@ -313,7 +313,7 @@ def test_a_constant_that_is_too_large_to_be_computed_has_a_code_of_its_own(
         model.graph.node.insert(place, helper.make_node("Transpose", names[:1], names[1:]))
     site = next(node for node in model.graph.node if node.name == "site")
     site.input[:] = [f"{name}2" if name == change else name for name in site.input]
-    monkeypatch.setattr(constants, "MAX_ELEMENTS", 4)
+    monkeypatch.setattr(constants, "MAX_CONSTANT_ELEMENTS", 4)
     refusal = refused(model, FoldOptions(factor=8))
     assert refusal.code == code
     assert "constants of more than" in refusal.reason

@@ -20,7 +20,7 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.pipeline import CommandResult
 from widthfold_onnx.results import NodeTime
-from widthfold_onnx.rewrite.plan import EMPTY
+from widthfold_onnx.rewrite.plan import EMPTY_PLAN
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_a_model_changed_in_one_way_alone_is_timed(
     def optimize(*args: object, **more: object) -> CommandResult:
         counts = SimpleNamespace(**{"folded": 0, "exchanged": 0, "padded": 0} | {kind: 3})
         report = SimpleNamespace(sites=[1], summary=counts, written="out.onnx", search=None)
-        return CommandResult(report, EMPTY)
+        return CommandResult(report, EMPTY_PLAN)
 
     def timed(model: Path, out: Path, changed: int | None, options: object):
         return report.Cell(note="faster", folded=changed)

@@ -24,7 +24,7 @@ from widthfold_onnx.algebra.packing import Move, Reshape, Transpose, shape_after
 from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.mlir.operations import (
     CONVOLUTIONS,
-    MATMUL,
+    LINALG_MATMUL,
     ORDER,
     LinalgOp,
     numbers_of,
@@ -45,7 +45,7 @@ class FoldedOperation:
     """The operation that takes the place of another.
 
     Attributes:
-        kind: its name in `CONVOLUTIONS`, or `MATMUL`.
+        kind: its name in `CONVOLUTIONS`, or `LINALG_MATMUL`.
         axes: letters of data and result; none for a product.
         data: extents of its data, before it is padded.
         weight: its weight.
@@ -67,7 +67,7 @@ class FoldedOperation:
     @property
     def attributes(self) -> dict[str, list[int]]:
         """Strides and dilations of a convolution."""
-        if self.kind == MATMUL:
+        if self.kind == LINALG_MATMUL:
             return {}
         axes = self.window.values()
         return {"strides": [a.stride for a in axes], "dilations": [a.dilation for a in axes]}
@@ -119,11 +119,11 @@ def _folded_operation(
 ) -> FoldedOperation:
     """Return the operation for data of the extents [N, C, *spatial], or of a product's."""
     weight = folded_weight(layer, layer.read_weight(), fold)
-    if linalg_op.kind == MATMUL:
+    if linalg_op.kind == LINALG_MATMUL:
         axis = 1 if linalg_op.right else 0
         result = tuple(weight.shape[i] if i == axis else e for i, e in enumerate(dims))
         channels = {axis: weight.shape[axis]}
-        return FoldedOperation(MATMUL, ("", ""), dims, weight, result, channels, 0, {})
+        return FoldedOperation(LINALG_MATMUL, ("", ""), dims, weight, result, channels, 0, {})
     group, rank = fold.new_group, len(dims) - 2
     if groups:
         grouping = Grouping(weight.shape[1] * group, weight.shape[0], group)

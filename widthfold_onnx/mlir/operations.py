@@ -44,7 +44,7 @@ CONVOLUTIONS: Mapping[str, tuple[str, str]] = {
 }
 """Letters of data and weight by operation."""
 
-MATMUL = "matmul"
+LINALG_MATMUL = "matmul"
 PLAIN = ("(d0, d2)", "(d2, d1)", "(d0, d1)")
 """Axes, of (d0, d1, d2), of operands and result of a product without a transposed operand."""
 
@@ -64,7 +64,7 @@ class LinalgOp:
 
     Attributes:
         op: the operation.
-        kind: its name in `CONVOLUTIONS`, or `MATMUL`.
+        kind: its name in `CONVOLUTIONS`, or `LINALG_MATMUL`.
         pads: zeros before and behind the positions of its data; none if it reads no tensor.pad.
         weight: the other operand, if it is constant.
         right: whether the weight is the second operand.
@@ -103,12 +103,12 @@ class LinalgOp:
 
 
 def find_operations(module: Any) -> list[LinalgOp]:
-    """Return all operations that `CONVOLUTIONS` or `MATMUL` names, on tensors, in their order."""
+    """Return all operations that `CONVOLUTIONS` or `LINALG_MATMUL` names, on tensors, in order."""
     linalg_ops: list[LinalgOp] = []
 
     def visit(op: Any) -> Any:
         kind = op.name.removeprefix("linalg.")
-        is_linear = kind in CONVOLUTIONS or (kind == MATMUL and _is_plain(op))
+        is_linear = kind in CONVOLUTIONS or (kind == LINALG_MATMUL and _is_plain(op))
         if is_linear and op.results:
             linalg_ops.append(_linalg_op(op, kind))
         return mlir.ir.WalkResult.ADVANCE
@@ -124,7 +124,7 @@ def _is_plain(product: Any) -> bool:
 
 def _linalg_op(op: Any, kind: str) -> LinalgOp:
     weight = numbers_of(op.operands[1])
-    if kind != MATMUL:
+    if kind != LINALG_MATMUL:
         return LinalgOp(op, kind, _pads(op.operands[0], CONVOLUTIONS[kind][0]), weight)
     left_weight = numbers_of(op.operands[0]) if weight is None else None
     return LinalgOp(
@@ -223,7 +223,7 @@ def _model(linalg_ops: Sequence[LinalgOp]) -> onnx.ModelProto:
             dims = [f"{name}_{axis}" if e is None else e for axis, e in enumerate(extents)]
             inputs.append(helper.make_tensor_value_info(name, element, dims))
         operands = [f"x{i}", f"w{i}"][:: 1 if linalg_op.right else -1]
-        op = "MatMul" if linalg_op.kind == MATMUL else "Conv"
+        op = "MatMul" if linalg_op.kind == LINALG_MATMUL else "Conv"
         attributes = dict(_attributes(linalg_op))
         nodes.append(helper.make_node(op, operands, [f"y{i}"], linalg_op.name, **attributes))
     graph = helper.make_graph(nodes, "layers", inputs, [], weights)
@@ -232,7 +232,7 @@ def _model(linalg_ops: Sequence[LinalgOp]) -> onnx.ModelProto:
 
 def _attributes(linalg_op: LinalgOp) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a Conv."""
-    if linalg_op.kind == MATMUL:
+    if linalg_op.kind == LINALG_MATMUL:
         return
     for name in ("strides", "dilations"):
         if name in linalg_op.op.attributes:

@@ -279,7 +279,7 @@ def _check_with_onnx(model: onnx.ModelProto) -> None:
         raise InvalidModelError(f"the checker of onnx refuses it: {reason}") from error
 
 
-LARGE_BYTES = 1024
+MAX_KEPT_BYTES = 1024
 
 
 def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -353,6 +353,6 @@ def _copy_attribute(
 
 def _light_tensor(tensor: TensorProto) -> TensorProto:
     """Return a tensor, or an empty one of its type and name if it is large or elsewhere."""
-    if tensor.ByteSize() <= LARGE_BYTES and not is_external(tensor):
+    if tensor.ByteSize() <= MAX_KEPT_BYTES and not is_external(tensor):
         return tensor
     return TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0])

@@ -20,7 +20,7 @@ from widthfold_onnx.model.library import ir
 from widthfold_onnx.model.messages import message_of, sparse_of
 from widthfold_onnx.model.proto.constant_folding import (
     FOLDABLE,
-    MAX_ELEMENTS,
+    MAX_CONSTANT_ELEMENTS,
     dense,
     evaluated,
     too_large,
@@ -163,7 +163,7 @@ class Constants:
         external: bool = False,
     ) -> Constant | Refusal:
         """Create a constant that is not stored; `elements` is its size, as far as known."""
-        array = make() if self._elements + elements <= MAX_ELEMENTS else too_large()
+        array = make() if self._elements + elements <= MAX_CONSTANT_ELEMENTS else too_large()
         if isinstance(array, Refusal):
             return array
         self._elements += array.size

@@ -282,7 +282,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-EMPTY = Plan()
+EMPTY_PLAN = Plan()
 
 
 def _lines(part: object) -> str:

@@ -27,7 +27,7 @@ from widthfold_onnx.runtime.settings import Setting, random_run
 SIZE = 16
 """A vector: the kernel of a single element may be another one."""
 
-MODEL = f"g (float[{SIZE}] x) => (float[{SIZE}] y) <float s = {{0.5}}> {{ y = PRelu (x, s) }}"
+PRELU_MODEL = f"g (float[{SIZE}] x) => (float[{SIZE}] y) <float s = {{0.5}}> {{ y = PRelu (x, s) }}"
 
 
 @cache
@@ -35,7 +35,7 @@ def prelu_keeps_inf() -> bool:
     """Return whether PRelu of an Inf is an Inf; true where no runtime is installed to ask."""
     try:
         session = open_session(
-            model_of(MODEL), RuntimeOptions(provider=Provider.CPU), Level.DISABLED
+            model_of(PRELU_MODEL), RuntimeOptions(provider=Provider.CPU), Level.DISABLED
         )
     except UnverifiedError:
         return True

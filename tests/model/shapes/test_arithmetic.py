@@ -189,7 +189,7 @@ SUM = """(float[1] x) => (float[1] y) {{
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_number_of_evaluations_is_bounded(monkeypatch, fails):
-    monkeypatch.setattr(table, "MAX_ELEMENTS", 10 * table.NODE_ELEMENTS)
+    monkeypatch.setattr(table, "MAX_KNOWN_ELEMENTS", 10 * table.NODE_ELEMENTS)
     seen = []
     run = arithmetic.run_reference
 

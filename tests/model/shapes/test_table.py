@@ -348,7 +348,7 @@ def test_what_there_was_no_room_for_is_derived_again_where_there_is(monkeypatch)
         }""",
         count=np.int64([600]),
     )
-    monkeypatch.setattr(table, "MAX_ELEMENTS", 1700)
+    monkeypatch.setattr(table, "MAX_KNOWN_ELEMENTS", 1700)
     derivation = table.Derivation(model)
     has_numbers = []
     for size in (900, 900, 3, 900):

@@ -14,7 +14,7 @@ from tests.rules.one_conv import conv_model
 from widthfold_onnx.algebra.conv import fold_weight
 from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
-from widthfold_onnx.rewrite.plan import EMPTY
+from widthfold_onnx.rewrite.plan import EMPTY_PLAN
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rules.enumeration import (
     conv_forms,
@@ -30,7 +30,7 @@ from widthfold_onnx.rules.layers import ConvLayer
 
 def conv_layer(model: onnx.ModelProto) -> ConvLayer:
     options = FoldOptions(factor=2)
-    ((_, layer),) = read_sites(Reading.of(model, None, EMPTY), options)
+    ((_, layer),) = read_sites(Reading.of(model, None, EMPTY_PLAN), options)
     assert isinstance(layer, ConvLayer)
     return layer
 

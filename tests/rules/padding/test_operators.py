@@ -17,7 +17,7 @@ from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.options import Companion, FoldOptions
 from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.padding import joined_plan, paddable_chains
-from widthfold_onnx.rewrite.plan import EMPTY, CompanionPlan, Plan
+from widthfold_onnx.rewrite.plan import EMPTY_PLAN, CompanionPlan, Plan
 from widthfold_onnx.rewrite.reading import Reading
 
 X = "float[2,3,7,11] x"
@@ -66,7 +66,7 @@ def filled(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def read(model: onnx.ModelProto) -> Reading:
-    return Reading.of(model, None, EMPTY)
+    return Reading.of(model, None, EMPTY_PLAN)
 
 
 def planned(model: onnx.ModelProto, multiple: int) -> Plan:

@@ -116,7 +116,7 @@ def test_a_search_ends_when_its_time_is_spent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = opened(tmp_path, model(BANDS))
-    monkeypatch.setattr(sizes_module, "SECONDS", 0.0)
+    monkeypatch.setattr(sizes_module, "SEARCH_SECONDS", 0.0)
     with pytest.raises(
         UnverifiedError, match=r"^no size of x was found at which the model runs; p"
     ):

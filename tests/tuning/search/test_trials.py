@@ -30,7 +30,7 @@ from widthfold_onnx.options import (
 from widthfold_onnx.results import Gain
 from widthfold_onnx.rewrite.fit import FittedPlan, fit
 from widthfold_onnx.rewrite.plan import (
-    EMPTY,
+    EMPTY_PLAN,
     CompanionPlan,
     LayerGain,
     Limits,
@@ -137,7 +137,7 @@ def test_a_failure_names_the_model_that_failed(
 
     monkeypatch.setattr(trials, "isolated", broken)
     with Store(None) as store:
-        measurement = Builder(model, store).trials.compare(EMPTY, A, 3.0)
+        measurement = Builder(model, store).trials.compare(EMPTY_PLAN, A, 3.0)
     assert measurement.reason.startswith("the folded model does not run: ")
 
 
@@ -150,12 +150,14 @@ def test_the_ratio_is_that_of_the_first_to_the_second(model: Path, world: World)
         assert (measurement.pairs, measurement.control, measurement.status) == (50, 0.005, "ok")
         assert measurement.low < measurement.ratio < measurement.high
         assert builder.trials.compare(B, A, 3.0).ratio == pytest.approx(1 / measurement.ratio)
-        assert builder.trials.compare(EMPTY, A, 3.0).ratio == pytest.approx(WHOLE / (WHOLE - 2))
+        assert builder.trials.compare(EMPTY_PLAN, A, 3.0).ratio == pytest.approx(
+            WHOLE / (WHOLE - 2)
+        )
     both = {"layer", "other"}
     assert world.compared == [({"layer"}, both), (both, {"layer"}), (set(), {"layer"})]
 
 
-@pytest.mark.parametrize("base", [EMPTY, replace(A, layers=())], ids=["empty", "emptied"])
+@pytest.mark.parametrize("base", [EMPTY_PLAN, replace(A, layers=())], ids=["empty", "emptied"])
 def test_the_original_is_compared_as_it_lies_there(
     model: Path, monkeypatch: pytest.MonkeyPatch, world: World, base: Plan
 ) -> None:
@@ -175,7 +177,7 @@ def test_nothing_is_built_or_compared_twice(model: Path, world: World, fitted: l
     with Store(None) as store:
         builder = Builder(model, store)
         for _ in range(2):
-            for base, other in ((EMPTY, A), (EMPTY, B), (A, B)):
+            for base, other in ((EMPTY_PLAN, A), (EMPTY_PLAN, B), (A, B)):
                 builder.trials.compare(base, other, 3.0)
         assert fitted == [A, B]
         assert len(builder.bench.new_measurements) == len(world.compared) == 3
@@ -198,10 +200,10 @@ def test_another_model_shape_or_selection_is_compared_again(model: Path, world: 
             ),
             1,
         ):
-            Builder(model, store, **changes).trials.compare(EMPTY, selection, 3.0)
+            Builder(model, store, **changes).trials.compare(EMPTY_PLAN, selection, 3.0)
             assert len(world.compared) == number
         copy = save(overridable(), model.with_name("copy.onnx"))
-        Builder(model, store, loaded=load(copy)).trials.compare(EMPTY, A, 3.0)
+        Builder(model, store, loaded=load(copy)).trials.compare(EMPTY_PLAN, A, 3.0)
         assert len(world.compared) == 5, "the name of a file does not count"
 
 
@@ -235,7 +237,7 @@ def test_every_field_that_changes_the_model_makes_another_trial(
     with Store(None) as store:
         builder = Builder(model, store)
         for number, other in enumerate(plans, 1):
-            builder.trials.compare(EMPTY, other, 3.0)
+            builder.trials.compare(EMPTY_PLAN, other, 3.0)
             assert (fitted, len(world.compared)) == (plans[:number], number)
 
 
@@ -271,7 +273,7 @@ def test_a_model_that_hangs_is_lost(model: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(trials, "HANG_SECONDS", 1.0)
     with Store(None) as store:
         builder = Builder(model, store)
-        measurement = builder.trials.compare(EMPTY, A, 0.5)
+        measurement = builder.trials.compare(EMPTY_PLAN, A, 0.5)
         assert (measurement.status, measurement.reason) == (
             "lost",
             "silent for 1.5 s; stopped",
@@ -325,7 +327,7 @@ def test_trials_at_one_level_answer_for_no_others(model: Path, world: World) -> 
     with Store(None) as store:
         for level in (Level.ALL, None, Level.ALL, None):
             timed = Builder(model, store, level=level).trials
-            timed.compare(EMPTY, A, 3.0)
+            timed.compare(EMPTY_PLAN, A, 3.0)
             timed.ratios_to(B, [A], 3.0)
     assert world.levels == [
         (function, level)
@@ -345,10 +347,10 @@ def test_a_failure_at_a_larger_size_leaves_the_first_one_measured(
 
     monkeypatch.setattr(trials, "isolated", failing)
     with Store(None) as store:
-        both = Builder(model, store, sizes=(FIRST, LARGER)).trials.compare(EMPTY, A, 3.0)
+        both = Builder(model, store, sizes=(FIRST, LARGER)).trials.compare(EMPTY_PLAN, A, 3.0)
         assert both.reason == "out of memory"
         monkeypatch.setattr(trials, "isolated", None)
-        first = Builder(model, store, sizes=(FIRST,)).trials.compare(EMPTY, A, 1.5)
+        first = Builder(model, store, sizes=(FIRST,)).trials.compare(EMPTY_PLAN, A, 1.5)
         assert first.status == "ok"
 
 
@@ -359,7 +361,7 @@ def test_what_is_complete_at_a_size_is_not_replaced_by_a_shorter_trial(
         first = Builder(model, store, sizes=(FIRST,)).trials
         before = first.ratios_to(B, [A], 9.0)
         both = Builder(model, store, sizes=(FIRST, LARGER)).trials
-        assert None not in both.ratios_to(B, [A, EMPTY], 2.0)
+        assert None not in both.ratios_to(B, [A, EMPTY_PLAN], 2.0)
         assert first.ratios_to(B, [A], 9.0) == before
         assert before[0].budget == 9.0
 
@@ -380,7 +382,7 @@ def test_a_part_that_does_not_run_hides_no_other_one(
     enter(monkeypatch, World(doubled, {"layer": math.nan, "other": 3.0}))
     with Store(None) as store:
         measurements = Builder(model, store).trials.ratios_to(
-            plan(overridable(), "other"), [A, EMPTY], 4.0
+            plan(overridable(), "other"), [A, EMPTY_PLAN], 4.0
         )
     assert [entry.status for entry in measurements] == ["lost", "ok"]
     assert measurements[1].ratio == pytest.approx(WHOLE / (WHOLE - 3))

@@ -26,7 +26,7 @@ from widthfold_onnx.refusal import Code, Refusal
 if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
 
-CACHED = 1024
+CACHED_EVALUATORS = 1024
 
 QUANTIZING_OPSET = 21
 """Operator set since which the reference implementation has DequantizeLinear and QuantizeLinear. In
@@ -66,7 +66,7 @@ def run_reference(
     return [np.asarray(result) for result in results]
 
 
-@lru_cache(CACHED)
+@lru_cache(CACHED_EVALUATORS)
 def _evaluator(message: bytes, kinds: tuple[int, ...], opset: int) -> ReferenceEvaluator | None:
     from onnx.reference import ReferenceEvaluator  # takes long to import; timing needs none
 
@@ -86,7 +86,7 @@ def _evaluator(message: bytes, kinds: tuple[int, ...], opset: int) -> ReferenceE
         return None
 
 
-MAX_ELEMENTS = 1 << 26
+MAX_CONSTANT_ELEMENTS = 1 << 26
 """Most elements of all results in one model: 256 MiB in float32, as the largest folded weight."""
 PLAIN_MOVES = ("Reshape", "Squeeze", "Transpose", "Unsqueeze")
 FOLDABLE = frozenset({*PLAIN_MOVES, "Cast", "DequantizeLinear", "QuantizeLinear"})
@@ -122,19 +122,19 @@ def literal(node: onnx.NodeProto) -> Content | None:
 
 
 def too_large() -> Refusal:
-    """Return the refusal to evaluate more than `MAX_ELEMENTS`."""
+    """Return the refusal to evaluate more than `MAX_CONSTANT_ELEMENTS`."""
     return Refusal(
-        Code.TOO_LARGE, f"constants of more than {MAX_ELEMENTS} elements are not evaluated"
+        Code.TOO_LARGE, f"constants of more than {MAX_CONSTANT_ELEMENTS} elements are not evaluated"
     )
 
 
 def dense(sparse: onnx.SparseTensorProto) -> Array | Refusal:
-    """Return a sparse tensor of at most `MAX_ELEMENTS` as a dense array.
+    """Return a sparse tensor of at most `MAX_CONSTANT_ELEMENTS` as a dense array.
 
     Its indices count the elements, or are one index per axis (ONNX, SparseTensorProto).
     """
     shape = tuple(sparse.dims)
-    if math.prod(shape) > MAX_ELEMENTS:
+    if math.prod(shape) > MAX_CONSTANT_ELEMENTS:
         return too_large()
     if is_external(sparse.values) or is_external(sparse.indices):
         return Refusal(Code.NOT_CONSTANT, "a sparse tensor lies in another file")

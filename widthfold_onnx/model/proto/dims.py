@@ -162,7 +162,7 @@ def declared(value: onnx.ValueInfoProto) -> tuple[int | str | None, ...]:
     )
 
 
-MAX_ELEMENTS = 1 << 40
+MAX_INPUT_ELEMENTS = 1 << 40
 """Elements of the largest input that a caller may name; numpy cannot count the bytes of more."""
 
 
@@ -186,7 +186,7 @@ def check_shapes(
             raise UsageError(
                 f"--input-shape names {printable(name)}, which is no input; there are: {names}"
             )
-        if math.prod(shape) > MAX_ELEMENTS:
+        if math.prod(shape) > MAX_INPUT_ELEMENTS:
             raise UsageError(f"--input-shape gives {printable(name)} more elements than memory has")
         dims = declared_dims[name]
         if dims is None:

@@ -16,7 +16,7 @@ from widthfold_onnx.arrays import Array, size_of
 from widthfold_onnx.model.proto.constant_folding import run_reference
 from widthfold_onnx.model.shapes.fact import Fact
 
-MOVES: Mapping[str, tuple[int, ...] | None] = {
+MOVED_INPUTS: Mapping[str, tuple[int, ...] | None] = {
     **dict.fromkeys(
         (
             *("Compress", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity"),
@@ -31,7 +31,7 @@ MOVES: Mapping[str, tuple[int, ...] | None] = {
 }
 """By operator the inputs whose elements are moved, None for all; other inputs give the places."""
 
-ELEMENTWISE = frozenset(
+COMPUTED_ELEMENTWISE = frozenset(
     {
         *("Abs", "Add", "And", "Cast", "Ceil", "Div", "Equal", "Floor", "Greater"),
         *("GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or"),
@@ -52,7 +52,7 @@ order that the runtime chooses."""
 MAX_CAST = 2.0**53
 """Floats from here on are not cast to whole numbers: a runtime may return any."""
 
-EVALUATED = frozenset({*MOVES, *ELEMENTWISE, *OF_INTEGERS})
+EVALUATED = frozenset({*MOVED_INPUTS, *COMPUTED_ELEMENTWISE, *OF_INTEGERS})
 
 BROADCAST_OPSET = 7
 """Operator set since which elementwise operators broadcast as numpy does."""
@@ -73,17 +73,17 @@ def computed(node: onnx.NodeProto, opset: int, inputs: Sequence[Fact | None]) ->
         The outputs, with None for elements that are not known; [] if nothing is known of them.
     """
     name = node.op_type
-    if name in ELEMENTWISE and opset < BROADCAST_OPSET and len(inputs) > 1:
+    if name in COMPUTED_ELEMENTWISE and opset < BROADCAST_OPSET and len(inputs) > 1:
         return []
     try:
         if all(fact is None or fact.is_whole for fact in inputs):
             return _compute_all(node, opset, [None if f is None else f.numbers for f in inputs])
-        places = MOVES.get(name, ())
+        places = MOVED_INPUTS.get(name, ())
         move_flags = [places is None or i in places for i in range(len(inputs))]
         pairs = zip(inputs, move_flags, strict=True)
         if all(moves or fact is None or fact.is_whole for fact, moves in pairs):
             return [] if _reduces(node) else _move(node, opset, inputs, move_flags)
-        return _compute_known(node, opset, inputs) if name in ELEMENTWISE else []
+        return _compute_known(node, opset, inputs) if name in COMPUTED_ELEMENTWISE else []
     except (LookupError, ValueError):  # it lacks an input, or they do not fit
         return []
 

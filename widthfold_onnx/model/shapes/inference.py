@@ -34,11 +34,11 @@ RawAttributes = Mapping[str, Any]
 
 Inputs = Sequence[Fact | None]
 
-FUSED_CONV = ("com.microsoft", "FusedConv")
+FUSED_CONV_TYPE = ("com.microsoft", "FusedConv")
 ACTIVATION = ("activation", "activation_params")
 """Attributes that a FusedConv has and a Conv lacks."""
 
-CACHED = 1 << 14
+CACHED_INFERENCES = 1 << 14
 CACHED_BYTES = 1 << 12
 """Larger nodes are not kept: they hold tables."""
 
@@ -68,7 +68,7 @@ def infer_node(
     """
     domain, op_type = operator_of(node)
     node_attributes = [*node.attribute]
-    if (domain, op_type) == FUSED_CONV:  # it has the extents of a Conv
+    if (domain, op_type) == FUSED_CONV_TYPE:  # it has the extents of a Conv
         domain, op_type, inputs = "", "Conv", inputs[:3]
         node_attributes = [entry for entry in node_attributes if entry.name not in ACTIVATION]
     if not domain and _ranks_differ(op_type, inputs):
@@ -94,7 +94,7 @@ def infer_node(
 
 def _ranks_differ(op_type: str, inputs: Sequence[Fact | None]) -> bool:
     """Check whether data and weight of a Conv differ in rank: onnx 1.17 ends the process there."""
-    position = WEIGHTS.get(op_type, len(inputs))
+    position = WEIGHT_POSITIONS.get(op_type, len(inputs))
     if position >= len(inputs):
         return False
     ranks = {len(f.dims) for f in (inputs[0], inputs[position]) if f and f.dims is not None}
@@ -109,7 +109,7 @@ def _read(fact: Fact, op_type: str) -> bytes | None:
     return numbers.tobytes() if numbers.dtype.kind != "f" or op_type in READ_FLOATS else None
 
 
-@lru_cache(CACHED)
+@lru_cache(CACHED_INFERENCES)
 def _inferred(
     op_type: str,
     domain: str,
@@ -166,13 +166,19 @@ def check_inferable(node: onnx.NodeProto) -> None:
             raise InvalidModelError(f"{describe_node(node)}: {quoted(text)} is no equation")
 
 
-WEIGHTS = {"Conv": 1, "ConvInteger": 1, "ConvTranspose": 1, "FusedConv": 1, "QLinearConv": 3}
+WEIGHT_POSITIONS = {
+    "Conv": 1,
+    "ConvInteger": 1,
+    "ConvTranspose": 1,
+    "FusedConv": 1,
+    "QLinearConv": 3,
+}
 """Position of the input that has the rank of the data, by operator."""
 
 
 def rank_by_weight(node: onnx.NodeProto, facts: Mapping[str, Fact]) -> int | None:
     """Return the rank of the data of a node, if only its weight tells the rank."""
-    place = WEIGHTS.get(node.op_type, len(node.input))
+    place = WEIGHT_POSITIONS.get(node.op_type, len(node.input))
     if place >= len(node.input):
         return None
     data, weight = (facts.get(node.input[i]) for i in (0, place))

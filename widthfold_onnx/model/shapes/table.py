@@ -49,7 +49,7 @@ from widthfold_onnx.options import Shapes
 
 Facts = Mapping[str, Fact]
 
-UNKNOWN = Fact()
+UNKNOWN_FACT = Fact()
 
 
 class ShapeTable:
@@ -74,7 +74,7 @@ class ShapeTable:
         self.facts: Mapping[str, Facts] = derivation.facts_for(inputs_of(proto, assumed))
 
     def _fact(self, path: str, name: str) -> Fact:
-        return self.facts.get(path, {}).get(name, UNKNOWN)
+        return self.facts.get(path, {}).get(name, UNKNOWN_FACT)
 
     def get(self, path: str, name: str) -> Dims | None:
         """Return the shape of a value seen from a scope; None if not even the rank is known."""
@@ -118,7 +118,7 @@ def inputs_of(proto: onnx.ModelProto, assumed: Shapes) -> dict[str, Fact]:
     return facts | {n: Fact(facts[n].element_type, tuple(shape)) for n, shape in assumed.items()}
 
 
-MAX_ELEMENTS = 1 << 22
+MAX_KNOWN_ELEMENTS = 1 << 22
 """Elements that all evaluated nodes may read and write together."""
 
 NODE_ELEMENTS = 1 << 8
@@ -168,7 +168,7 @@ class _Step(NamedTuple):
     Attributes:
         inputs: the facts of its inputs.
         outputs: the facts of its outputs.
-        cost: how much of `MAX_ELEMENTS` it took.
+        cost: how much of `MAX_KNOWN_ELEMENTS` it took.
     """
 
     inputs: Sequence[Fact | None]
@@ -200,7 +200,7 @@ class Derivation:
         self._facts: dict[str, Facts] = {}
         self._owners: dict[str, NameScope] = {}
         self._visited: set[int] = set()
-        self._elements, self._repeated, self._declined = MAX_ELEMENTS, MAX_REPEATED, 0
+        self._elements, self._repeated, self._declined = MAX_KNOWN_ELEMENTS, MAX_REPEATED, 0
 
     def facts_for(self, input_facts: Facts) -> Mapping[str, Facts]:
         """Return the facts by path and name, for facts of the inputs of the main graph."""
@@ -225,7 +225,7 @@ class Derivation:
             self._facts[frame.path] = frame.facts if owner is scope else {}
         for index, node in enumerate(scope.nodes):
             if (rank := rank_by_weight(node, frame.facts)) is not None:
-                data = frame.facts.get(node.input[0], UNKNOWN)
+                data = frame.facts.get(node.input[0], UNKNOWN_FACT)
                 facts[node.input[0]] = replace(data, dims=(None,) * rank)
             outputs = self._step(scope, index, frame, declarations)
             facts.update(zip(node.output, outputs, strict=True))
@@ -245,7 +245,7 @@ class Derivation:
     ) -> Sequence[Fact]:
         """Return the facts of the outputs of a node, derived or as they were derived before."""
         node, inner, key = scope.nodes[index], scope.inner.get(index, ()), (id(scope), index)
-        inputs = [frame.facts.get(name, UNKNOWN) if name else None for name in node.input]
+        inputs = [frame.facts.get(name, UNKNOWN_FACT) if name else None for name in node.input]
         earlier = self._steps.get(key)
         if (
             earlier is not None
@@ -255,7 +255,7 @@ class Derivation:
             self._elements -= earlier.cost
             return earlier.outputs
         elements, declined = self._elements, self._declined
-        results = chain(self._node(node, inner, frame, inputs), repeat(UNKNOWN))
+        results = chain(self._node(node, inner, frame, inputs), repeat(UNKNOWN_FACT))
         outputs = [
             completed(fact, declarations[name]) if name in declarations else fact
             for name, fact in zip(node.output, results, strict=False)
@@ -282,12 +282,12 @@ class Derivation:
         if self._functions and call_key(node) in self._functions:
             return self._call(node, frame, inputs)
         if subgraphs(node.attribute):
-            facts = [fact or UNKNOWN for fact in inputs]
+            facts = [fact or UNKNOWN_FACT for fact in inputs]
             return self._with_bodies(node, inner, frame, facts)
         if is_default(node, "Constant") and (constant := _constant(node)) is not None:
             return [constant]
         if is_default(node, "Shape", "Size") and inputs:
-            return [_extents_fact(node, inputs[0] or UNKNOWN)]
+            return [_extents_fact(node, inputs[0] or UNKNOWN_FACT)]
         types = infer_node(node, frame.opsets, inputs)
         if is_default(node, *EVALUATED) and any(f and f.numbers is not None for f in inputs):
             element_count = sum(f.numbers.size for f in inputs if f and f.numbers is not None)
@@ -326,7 +326,7 @@ class Derivation:
         inner_frame = _Frame(None, opsets, calls=frame.calls + 1, attributes=attributes)
         input_facts = {name: f for name, f in zip(function.input, inputs, strict=False) if f}
         facts = self._graph(self._scopes[key], input_facts, inner_frame)
-        return [facts.get(name, UNKNOWN) for name in function.output]
+        return [facts.get(name, UNKNOWN_FACT) for name in function.output]
 
     def _with_bodies(
         self,
@@ -358,7 +358,7 @@ class Derivation:
         assert scope.graph is not None
         inputs = {v.name: f for v, f in zip(scope.graph.input, input_facts, strict=False)}
         facts = self._graph(scope, inputs, frame)
-        return [facts.get(value.name, UNKNOWN) for value in scope.graph.output]
+        return [facts.get(value.name, UNKNOWN_FACT) for value in scope.graph.output]
 
 
 def _is_same(fact: Fact | None, earlier: Fact | None) -> bool:

@@ -45,7 +45,7 @@ from widthfold_onnx.rules.companions.companion import Exchange, NodeSpec
 WHERE_OPSET = 9
 """Where exists since then."""
 
-FLOATS = ("FLOAT", "FLOAT16", "DOUBLE")
+SLOPE_TYPES = ("FLOAT", "FLOAT16", "DOUBLE")
 
 
 def prelu(document: Document, node: Node) -> Exchange | Refusal:
@@ -57,7 +57,7 @@ def prelu(document: Document, node: Node) -> Exchange | Refusal:
     constant = document.constant(slope)
     if isinstance(constant, Refusal):
         return replace(constant, reason=f"the slope {constant.reason}")
-    if constant.dtype not in FLOATS:
+    if constant.dtype not in SLOPE_TYPES:
         return Refusal(Code.DTYPE_UNSUPPORTED, f"the slope is {constant.dtype}")
     problem = _slope_problem(document, node, data, constant.shape)
     nodes = problem or _nodes(document, data, slope, document.read(constant))

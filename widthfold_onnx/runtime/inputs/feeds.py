@@ -19,7 +19,7 @@ from widthfold_onnx.options import Shapes
 from widthfold_onnx.runtime.session import Port
 from widthfold_onnx.text import printable
 
-SPREAD = 1e-3
+NARROW_DEVIATION = 1e-3
 """Standard deviation of nearly constant values, relative to their mean."""
 
 DECADES = (-6.0, 2.0)
@@ -77,7 +77,7 @@ def draw(kind: Distribution, generator: np.random.Generator, shape: tuple[int, .
             values = generator.integers(0, 255, shape, endpoint=True).astype(np.float64)
         case Distribution.CONSTANT:
             level = generator.uniform(0.5, 2.0) * generator.choice([-1.0, 1.0])
-            values = level * (1 + SPREAD * generator.standard_normal(shape))
+            values = level * (1 + NARROW_DEVIATION * generator.standard_normal(shape))
         case Distribution.RANGE:
             sign = generator.choice([-1.0, 1.0], shape)
             values = sign * 10.0 ** generator.uniform(*DECADES, shape)

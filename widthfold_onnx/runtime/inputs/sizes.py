@@ -27,7 +27,7 @@ from widthfold_onnx.runtime.session import Port, Session, open_session
 from widthfold_onnx.system import memory_at_most
 from widthfold_onnx.text import printable
 
-LADDER = (64, 16, 256, 1, 20, 128, 160, 224, 320, 576, 640, 1024, 4096, 16384, 65536)
+TRIED_EXTENTS = (64, 16, 256, 1, 20, 128, 160, 224, 320, 576, 640, 1024, 4096, 16384, 65536)
 """Extents to try. 64 first: with 1, padded borders would be all there is to compare."""
 
 SINGLE = (64, 16, 256)
@@ -36,10 +36,10 @@ SINGLE = (64, 16, 256)
 FINE = (3, *range(8, 128, 4), *range(128, 512, 16), *range(512, 1025, 64), 257, 513, 2048, 4096)
 """Extents to try for one dimension at a time: numbers of bands, of channels, of mel filters."""
 
-MAX_ELEMENTS = 1 << 22
+MAX_TRIED_ELEMENTS = 1 << 22
 """Largest input set that is tried without being asked for, in elements over all inputs."""
 
-SECONDS = 15.0
+SEARCH_SECONDS = 15.0
 """Seconds that a search for sizes may take: 20 with a search for hints before it."""
 
 HINT_SECONDS = 5.0
@@ -157,7 +157,7 @@ def runs_at(model: Path, cases: Sequence[Values], suggested: Sizes) -> Sizes:
 
 def search_end() -> float:
     """Return the time at which a search that begins now ends."""
-    return time.monotonic() + SECONDS
+    return time.monotonic() + SEARCH_SECONDS
 
 
 def any_shapes(_: Shapes) -> bool:
@@ -218,7 +218,7 @@ def find_shapes(
     tries = _Tries(session, demanded, end, always_bounded=always_bounded)
     open_dims = tries.dims.open_dims
     small = list(_small_batch(tries.dims))
-    choices = [*small, *(dict.fromkeys(open_dims, extent) for extent in LADDER)]
+    choices = [*small, *(dict.fromkeys(open_dims, extent) for extent in TRIED_EXTENTS)]
     shapes = tries.first(small, least=ENOUGH) or tries.first([*choices, *_one_at_a_time(open_dims)])
     if shapes is None:
         names = ", ".join(map(printable, tries.dims.open_inputs))
@@ -295,7 +295,7 @@ def _small_batch(dims: Dimensions) -> Iterator[dict[DimensionKey, int]]:
     """Yield extents to try: batch 1 and the same extent elsewhere, then one of them long."""
     unit_extents = dict.fromkeys(dims.open_dims, 1)
     positions = dims.besides(dims.batch_dims)
-    for extent in LADDER if dims.open_dims else (1,):
+    for extent in TRIED_EXTENTS if dims.open_dims else (1,):
         yield {**unit_extents, **dict.fromkeys(positions, extent)}
         for long in positions[:4]:
             yield {**unit_extents, long: extent}
@@ -346,7 +346,7 @@ class _Tries:
         choices: Iterable[dict[DimensionKey, int]],
         *,
         least: int = 0,
-        most: int = MAX_ELEMENTS,
+        most: int = MAX_TRIED_ELEMENTS,
         seconds: float = math.inf,
         suits: Callable[[Shapes], bool] = any_shapes,
     ) -> Shapes | None:

@@ -20,7 +20,7 @@ from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import Progress, SearchOptions, Step, VerifyOptions
 from widthfold_onnx.results import SpeedVerdict
 from widthfold_onnx.rewrite.fit import fit
-from widthfold_onnx.rewrite.plan import EMPTY, Plan
+from widthfold_onnx.rewrite.plan import EMPTY_PLAN, Plan
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.feeds import Distribution
@@ -184,7 +184,7 @@ class Trials:
         Returns:
             By size, as `compare` does.
         """
-        candidate, plans, seconds = _final_candidate(plan), (EMPTY, plan), self.spending.final
+        candidate, plans, seconds = _final_candidate(plan), (EMPTY_PLAN, plan), self.spending.final
         timer = partial(time_over_processes, level=self.level)
         return [
             measurement
@@ -366,7 +366,7 @@ def _candidate(base: Plan, plan: Plan, **conditions: str) -> str:
 
 def _final_candidate(plan: Plan) -> str:
     """Return the candidate of the trial that decides whether a plan is taken."""
-    return _candidate(EMPTY, plan, trial="last")
+    return _candidate(EMPTY_PLAN, plan, trial="last")
 
 
 def _digests(inputs: Sequence[str]) -> list[str]:
