@@ -15,7 +15,7 @@ import pytest
 import widthfold_onnx
 from tests.cli.tool import names, on_terminal, start_process, widthfold
 from tests.small_models import MODELS
-from tests.tuning.measure.workers import falling, quick
+from tests.tuning.workers import falling, quick
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.store import Store
 

@@ -1,4 +1,7 @@
-"""Modules import downwards only, without cycles, and no folder holds too many of them."""
+"""Modules import downwards only, without cycles, and their tests lie at their paths.
+
+No folder holds too many of them.
+"""
 
 from __future__ import annotations
 
@@ -272,6 +275,92 @@ def test_bounds_are_named_by_one_word() -> None:
     pattern = re.compile(r"^_?(?:MOST|LARGEST|LEAST|SMALLEST|FEWEST)\w* *[:=]", re.MULTILINE)
     names = {p.name: pattern.findall(p.read_text("utf-8")) for p in PACKAGE.rglob("*.py")}
     assert {name: found for name, found in names.items() if found} == {}
+
+
+WHOLES = (
+    "bare",
+    "cli",
+    "evidence/proof/faults",
+    "evidence/proof/mutants",
+    "repository",
+    "rewrite/quantized",
+    "scripts",
+    "whole_models",
+)
+"""Folders of tests whose subject is larger than a module: the command, the proof, the rewriting of
+quantized models, the repository, its scripts, the package on a bare system."""
+
+TESTED_ELSEWHERE = {
+    # Values and tables, which do nothing alone.
+    "arrays": "tuning/test_cost.py",
+    "errors": "cli/optimize/test_refused.py",
+    "refusal": "rules/legality",
+    "rules/companions/companion": "rewrite/test_exchange.py",
+    "rules/layers": "rules/test_layer_reading.py",
+    "tuning/effort": "tuning/search/test_search.py",
+    # Parts that show in what a whole command writes.
+    "cli/options": "cli/test_names.py",
+    "decide/survey": "cli/test_inspect.py",
+    "interop": "api/test_api.py",
+    "reports/described/inputs": "reports/described/test_layers.py",
+    "reports/described/tuning": "cli/test_tune.py",
+    "reports/pictures": "reports/test_html.py",
+    # Tested together with what they read: a plan, and the chains of padded channels.
+    "rewrite/fit": "rewrite/test_plan.py",
+    "rewrite/padding": "rules/padding/test_operators.py",
+}
+"""Modules without a test at their path, and where their tests are."""
+
+
+def below(root: Path, pattern: str) -> set[str]:
+    return {path.relative_to(root).with_suffix("").as_posix() for path in root.rglob(pattern)}
+
+
+TEST_FILES = below(TESTS, "test_*.py")
+
+
+def modules_of(test: str) -> set[str]:
+    """Return what a test may belong to, by its path: modules, which may be there or not."""
+    folder, slash, name = test.rpartition("/")
+    subject = name.removeprefix("test_")
+    package = {f"{folder}/__init__"} if subject == folder.rpartition("/")[2] else set()
+    return {f"{folder}{slash}{subject}", folder, *package}
+
+
+def whole_of(test: str) -> str:
+    return next((whole for whole in WHOLES if test.startswith(f"{whole}/")), "")
+
+
+def test_every_module_has_its_tests_at_its_path() -> None:
+    modules = {path for path in below(PACKAGE, "*.py") if not path.endswith("__init__")}
+    assert modules - set().union(*map(modules_of, TEST_FILES)) == TESTED_ELSEWHERE.keys()
+    assert [path for path in TESTED_ELSEWHERE.values() if not (TESTS / path).exists()] == []
+
+
+def test_a_module_has_a_file_of_tests_or_a_folder_of_them() -> None:
+    folders = {test.rpartition("/")[0] for test in TEST_FILES}
+    assert {test for test in TEST_FILES if test.replace("test_", "") in folders} == set()
+
+
+def test_every_test_has_the_path_of_a_module_or_lies_in_the_folder_of_a_whole() -> None:
+    paths = below(PACKAGE, "*.py")
+    assert {t for t in TEST_FILES if not whole_of(t) and paths.isdisjoint(modules_of(t))} == set()
+    assert set(map(whole_of, TEST_FILES)) == {*WHOLES, ""}
+
+
+@pytest.mark.parametrize(
+    ("test", "module"),
+    [
+        ("test_text", "text"),
+        ("rules/test_op", "rules/op"),
+        ("rules/legality/test_nonfinite", "rules/legality"),
+        ("tuning/search/test_search", "tuning/search/__init__"),
+    ],
+)
+def test_a_test_belongs_to_the_module_at_its_path(test: str, module: str) -> None:
+    assert module in modules_of(test)
+    assert module not in modules_of(f"elsewhere/{test}")
+    assert module not in modules_of(f"{test}_too") or module == test.rpartition("/")[0]
 
 
 @pytest.mark.parametrize("root", [PACKAGE, TESTS], ids=lambda path: path.name)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.folding import read
 from tests.small_models import STRIDED, build, conv, same
-from tests.tuning.workload.tool import workload_of
+from tests.tuning.workloads.tool import workload_of
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.tuning.cost import Work, kernel_seconds, layer_seconds
 from widthfold_onnx.tuning.layers import Layers

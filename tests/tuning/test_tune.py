@@ -15,7 +15,7 @@ import pytest
 import widthfold_onnx
 from tests.folding import optimize
 from tests.shared import ROOT
-from tests.tuning.measure.workers import (
+from tests.tuning.workers import (
     GO_ON,
     MEETING,
     PATIENCE,

@@ -1,4 +1,4 @@
-"""Single nodes by the reference implementation; tests/model/graph has the constants of models."""
+"""Single nodes by the reference implementation; tests/model/test_constants.py has models."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.shared import ROOT
 from tests.small_models import conv
-from tests.tuning.workload.tool import workload_of
+from tests.tuning.workloads.tool import workload_of
 from widthfold_onnx.tuning.measurement import AS_IS, Measurement
 
 SCRIPTS = ROOT / "scripts"

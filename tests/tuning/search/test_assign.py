@@ -12,7 +12,7 @@ import pytest
 
 from tests.small_models import build, save
 from tests.tuning.search.nets import ALL, THREE, found, status
-from tests.tuning.workload.tool import layers_of
+from tests.tuning.workloads.tool import layers_of
 from tests.tuning.world import World, enter
 from widthfold_onnx.tuning.bench import MIN_GAIN
 from widthfold_onnx.tuning.layers import Layers, Link, subject_inside

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.tuning.search.nets import ALL, found
-from tests.tuning.workload.tool import search_text
+from tests.tuning.workloads.tool import search_text
 from tests.tuning.world import World, doubled, enter
 from widthfold_onnx.options import Effort
 from widthfold_onnx.runtime.provider_traits import Level

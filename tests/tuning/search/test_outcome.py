@@ -9,7 +9,7 @@ import pytest
 from tests.folding import optimize
 from tests.small_models import build, save
 from tests.tuning.search.nets import ALL, found, status
-from tests.tuning.workload.tool import search_text
+from tests.tuning.workloads.tool import search_text
 from tests.tuning.world import World, doubled, enter
 from widthfold_onnx.options import FoldOptions, SearchOptions
 

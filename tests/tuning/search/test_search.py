@@ -16,7 +16,7 @@ from tests.tuning.search.nets import (
     status,
     two_then_four,
 )
-from tests.tuning.workload.tool import search_text
+from tests.tuning.workloads.tool import search_text
 from tests.tuning.world import World, doubled, enter, folded
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions

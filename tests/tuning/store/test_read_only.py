@@ -14,7 +14,7 @@ import pytest
 from tests.folding import optimize
 from tests.small_models import MODELS
 from tests.tuning.store.measurements import key, measured
-from tests.tuning.workload.tool import search_text
+from tests.tuning.workloads.tool import search_text
 from tests.tuning.world import World, doubled, enter
 from widthfold_onnx import UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions

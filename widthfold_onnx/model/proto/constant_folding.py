@@ -4,7 +4,7 @@
 
 `evaluated` computes constants that become part of the new model. So it takes only operators and
 element types for which ONNX Runtime computes the very same bits (compared in
-tests/model/graph/test_constants.py). Moves of elements take any type.
+tests/model/test_constants.py). Moves of elements take any type.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ refused if these have values that no runtime takes.
 Inference needs shapes whose numbers are all known. A function in `SHAPE_FUNCTIONS` gives extents
 that a shape with some open elements leaves known. For some operators inference returns wrong
 extents: measured on onnx 1.23.2 and onnxruntime 1.31.1
-(tests/model/shapes/test_inference_gaps.py).
+(tests/model/shapes/inference/test_gaps.py).
 """
 
 from __future__ import annotations

@@ -1,0 +1,388 @@
+"""Whole models are compared once, and never taken for one another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from onnx import ModelProto, helper
+
+from tests.small_models import build, save
+from tests.tuning.races import bench
+from tests.tuning.workers import sleeping
+from tests.tuning.world import WHOLE, World, doubled, enter
+from widthfold_onnx.decide.fixed import decide_fixed
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.model.loader import load
+from widthfold_onnx.options import (
+    Companion,
+    FoldOptions,
+    Provider,
+    RuntimeOptions,
+    Sizes,
+    silent,
+)
+from widthfold_onnx.results import Gain
+from widthfold_onnx.rewrite.fit import FittedPlan, fit
+from widthfold_onnx.rewrite.plan import (
+    EMPTY_PLAN,
+    CompanionPlan,
+    LayerGain,
+    Limits,
+    Origin,
+    PaddedLayer,
+    PaddingPlan,
+    Plan,
+    PlanTimes,
+)
+from widthfold_onnx.rewrite.reading import Reading
+from widthfold_onnx.runtime.provider_traits import Level
+from widthfold_onnx.runtime.session import open_session
+from widthfold_onnx.tuning.search import trials
+from widthfold_onnx.tuning.search.context import SearchContext
+from widthfold_onnx.tuning.search.timers import time_in_process, time_in_turn
+from widthfold_onnx.tuning.search.trials import Trials
+from widthfold_onnx.tuning.store import Store
+from widthfold_onnx.tuning.targets import load_target
+
+TEXT = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,2,6,16] x) => (float[1,2,6,16] y)
+<float[3,2,3,3] w1, float[2,3,1,5] w2, float[1] slope = {0.25}, float k>
+{
+    [layer] a = Conv <pads = [1,1,1,1]> (x, w1)
+    [prelu] p = PRelu (a, slope)
+    [other] b = Conv <pads = [0,2,0,2]> (p, w2)
+    y = Add (b, k)
+}"""
+GAIN = Gain(ratio=2.0, low=1.9, high=2.1, pairs=40)
+
+
+def overridable(seed: int = 0) -> ModelProto:
+    """The model; its last constant is an input, too."""
+    proto = build(TEXT, seed=seed)
+    proto.graph.input.append(helper.make_tensor_value_info("k", 1, []))
+    return proto
+
+
+def plan(proto: ModelProto, *names: str) -> Plan:
+    """Fold the named layers, or all, by 2 along the width."""
+    options = FoldOptions(factor=2, axis="width", nodes=names, companions=(Companion.NONE,))
+    decided_plan = decide_fixed(proto, None, options)
+    assert len(decided_plan.plan.layers) == (len(names) or len(decided_plan.outcomes.sites))
+    return decided_plan.plan
+
+
+A, B = plan(overridable(), "layer"), plan(overridable())
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save(overridable(), tmp_path / "model.onnx")
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return enter(monkeypatch, World(doubled, {"layer": 2.0, "other": 3.0}))
+
+
+@pytest.fixture
+def fitted(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """The plans of which the models were built."""
+    plans: list[Plan] = []
+
+    def spy(reading: Reading, planned: Plan) -> FittedPlan:
+        plans.append(planned)
+        return fit(reading, planned)
+
+    monkeypatch.setattr(trials, "fit", spy)
+    return plans
+
+
+class Builder:
+    """Trials of a model."""
+
+    def __init__(
+        self,
+        model: Path,
+        store: Store,
+        sizes: Sizes = ({"x": (1, 2, 6, 16)},),
+        **changes: object,
+    ) -> None:
+        self.bench = bench(store)
+        folder = model.parent / "trials"
+        folder.mkdir(exist_ok=True)
+        given = {
+            "loaded": load(model),
+            "bench": self.bench,
+            "context": SearchContext(Provider.CPU, sizes, load_target("cpu-avx2"), ""),
+            "folder": folder,
+            "on_progress": silent,
+        }
+        self.trials = Trials(**{**given, **changes})
+
+
+def test_a_failure_names_the_model_that_failed(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(send_each, timer: partial, *rest: object, **limits: object) -> None:
+        _, other = timer.args
+        save(build(TEXT.replace("[1,2,6,16] x", "[1,2,6,9] x")), other)
+        open_session(other, RuntimeOptions(provider="cpu")).run({"x": np.ones((1, 2, 6, 8))})
+
+    monkeypatch.setattr(trials, "isolated", broken)
+    with Store(None) as store:
+        measurement = Builder(model, store).trials.compare(EMPTY_PLAN, A, 3.0)
+    assert measurement.reason.startswith("the folded model does not run: ")
+
+
+def test_the_ratio_is_that_of_the_first_to_the_second(model: Path, world: World) -> None:
+    with Store(None) as store:
+        builder = Builder(model, store)
+        measurement = builder.trials.compare(A, B, 3.0)
+        assert measurement.ratio == pytest.approx((WHOLE - 2) / (WHOLE - 5))
+        assert measurement.seconds == pytest.approx(WHOLE - 5)
+        assert (measurement.pairs, measurement.control, measurement.status) == (50, 0.005, "ok")
+        assert measurement.low < measurement.ratio < measurement.high
+        assert builder.trials.compare(B, A, 3.0).ratio == pytest.approx(1 / measurement.ratio)
+        assert builder.trials.compare(EMPTY_PLAN, A, 3.0).ratio == pytest.approx(
+            WHOLE / (WHOLE - 2)
+        )
+    both = {"layer", "other"}
+    assert world.compared == [({"layer"}, both), (both, {"layer"}), (set(), {"layer"})]
+
+
+@pytest.mark.parametrize("base", [EMPTY_PLAN, replace(A, layers=())], ids=["empty", "emptied"])
+def test_the_original_is_compared_as_it_lies_there(
+    model: Path, monkeypatch: pytest.MonkeyPatch, world: World, base: Plan
+) -> None:
+    seen: list[Path] = []
+
+    def spy(send_each, timer: partial, *args, **more):
+        seen.append(timer.args[0])
+        return world.isolated(send_each, timer, *args, **more)
+
+    monkeypatch.setattr("widthfold_onnx.tuning.search.trials.isolated", spy)
+    with Store(None) as store:
+        Builder(model, store).trials.compare(base, A, 3.0)
+    assert seen == [model]
+
+
+def test_nothing_is_built_or_compared_twice(model: Path, world: World, fitted: list[Plan]) -> None:
+    with Store(None) as store:
+        builder = Builder(model, store)
+        for _ in range(2):
+            for base, other in ((EMPTY_PLAN, A), (EMPTY_PLAN, B), (A, B)):
+                builder.trials.compare(base, other, 3.0)
+        assert fitted == [A, B]
+        assert len(builder.bench.new_measurements) == len(world.compared) == 3
+        known = builder.trials.compare(A, B, 3.0)
+        again = Builder(model, store)
+        assert again.trials.compare(plan(overridable(), "layer"), B, 3.0) == known
+        assert (fitted, len(again.bench.new_measurements), len(world.compared)) == ([A, B], 0, 3)
+
+
+def test_another_model_shape_or_selection_is_compared_again(model: Path, world: World) -> None:
+    other = save(overridable(seed=1), model.with_name("other.onnx"))
+    with Store(None) as store:
+        for number, (changes, selection) in enumerate(
+            (
+                ({}, A),
+                ({"loaded": load(other)}, A),
+                ({"sizes": ({"x": (2, 2, 6, 16)},)}, A),
+                ({}, plan(overridable(), "other")),
+                ({}, B),
+            ),
+            1,
+        ):
+            Builder(model, store, **changes).trials.compare(EMPTY_PLAN, selection, 3.0)
+            assert len(world.compared) == number
+        copy = save(overridable(), model.with_name("copy.onnx"))
+        Builder(model, store, loaded=load(copy)).trials.compare(EMPTY_PLAN, A, 3.0)
+        assert len(world.compared) == 5, "the name of a file does not count"
+
+
+CHANGES = {
+    "frozen": ("k",),
+    "companions": (CompanionPlan(node="prelu", companion=Companion.PRELU),),
+    "padding": PaddingPlan(multiple=4, layers=(PaddedLayer(node="a", channels=5, padded=8),)),
+    "layers": B.layers,
+    "sizes": ({"x": (1, 2, 6, 16)},),
+    "limits": Limits(mix_samples=True, max_flops_growth=2.5),
+}
+"""Other values of the fields of a plan that change the model, or may."""
+
+ELSEWHERE = {
+    "origin": Origin(widthfold="0.0", decision="measured", device="another"),
+    "measured": PlanTimes(
+        whole=GAIN,
+        setting="extended",
+        sizes=({"x": (9, 2, 6, 16)},),
+        layers=(LayerGain(node="layer", gain=GAIN),),
+    ),
+}
+"""Other values of the fields that say where a plan comes from."""
+
+
+def test_every_field_that_changes_the_model_makes_another_trial(
+    model: Path, world: World, fitted: list[Plan]
+) -> None:
+    assert {"schema", *CHANGES, *ELSEWHERE} == {*Plan.__struct_fields__}
+    plans = [A, *(replace(A, **{name: value}) for name, value in CHANGES.items())]
+    with Store(None) as store:
+        builder = Builder(model, store)
+        for number, other in enumerate(plans, 1):
+            builder.trials.compare(EMPTY_PLAN, other, 3.0)
+            assert (fitted, len(world.compared)) == (plans[:number], number)
+
+
+def test_plans_of_equal_changes_and_other_origins_and_times_are_one_trial(
+    model: Path, world: World, fitted: list[Plan]
+) -> None:
+    with Store(None) as store:
+        builder = Builder(model, store)
+        measurement = builder.trials.compare(A, B, 3.0)
+        for name, value in ELSEWHERE.items():
+            first, second = (replace(each, **{name: value}) for each in (A, B))
+            assert (first, second) != (A, B)
+            assert builder.trials.compare(first, second, 3.0) == measurement
+    assert (fitted, len(world.compared)) == ([A, B], 1)
+
+
+@pytest.mark.parametrize("levels", [False, True], ids=["decide", "levels"])
+def test_the_other_trials_are_of_one_plan_each_as_well(
+    model: Path, world: World, levels: bool
+) -> None:
+    with Store(None) as store:
+        builder = Builder(model, store)
+        time_one = builder.trials.level_ratio if levels else builder.trials.final
+        times = [time_one(each) for each in (A, B, replace(A, **ELSEWHERE), B)]
+        assert times[:2] == times[2:]
+        assert len(builder.bench.new_measurements) == 2
+        assert builder.trials.stored_final(A) == (None if levels else times[0][0])
+
+
+@pytest.mark.processes
+def test_a_model_that_hangs_is_lost(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "time_in_process", sleeping)
+    monkeypatch.setattr(trials, "HANG_SECONDS", 1.0)
+    with Store(None) as store:
+        builder = Builder(model, store)
+        measurement = builder.trials.compare(EMPTY_PLAN, A, 0.5)
+        assert (measurement.status, measurement.reason) == (
+            "lost",
+            "silent for 1.5 s; stopped",
+        )
+
+
+def chain(names: Sequence[str]) -> ModelProto:
+    """Convs in a row, of one channel and the same kernel."""
+    weights = ", ".join(f"float[1,1,1,3] w{i}" for i in range(len(names)))
+    nodes = "\n".join(
+        f"[{name}] v{i + 1} = Conv <pads = [0,1,0,1]> (v{i}, w{i})" for i, name in enumerate(names)
+    )
+    return build(f"""<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,1,4,32] v0) => (float[1,1,4,32] v{len(names)}) <{weights}> {{ {nodes} }}""")
+
+
+def test_parts_of_a_plan_are_timed_in_turn_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few at a time, each once; `compare` has its own results: each model at its own setting."""
+    names = [f"layer{i}" for i in range(trials.MAX_MODELS_IN_MEMORY + 2)]
+    world = enter(monkeypatch, World(doubled, dict.fromkeys(names, 0.5)))
+    asked: list[int] = []
+
+    def spy(send_each, timer: partial, *args, **more):
+        asked.append(len(timer.args[1]) if timer.func is time_in_turn else 0)
+        return world.isolated(send_each, timer, *args, **more)
+
+    monkeypatch.setattr(trials, "isolated", spy)
+    every = plan(chain(names))
+    parts = [
+        replace(every, layers=tuple(layer for layer in every.layers if layer.node != name))
+        for name in names
+    ]
+    with Store(None) as store:
+        model = save(chain(names), tmp_path / "chain.onnx")
+        builder = Builder(model, store, sizes=({"v0": (1, 1, 4, 32)},))
+        compared = builder.trials.compare(parts[0], every, 3.0)
+        measurement = builder.trials.ratios_to(every, parts, 4.0)
+        assert asked == [0, trials.MAX_MODELS_IN_MEMORY, 2]
+        assert builder.trials.compare(parts[0], every, 3.0) == compared != measurement[0]
+        assert measurement[1].ratio == pytest.approx(1 + 0.5 / (WHOLE - 0.5 * len(names)))
+        assert builder.trials.ratios_to(every, parts, 4.0) == measurement
+    assert len(asked) == 3
+
+
+FIRST, LARGER = {"x": (1, 2, 6, 16)}, {"x": (3, 2, 6, 16)}
+
+
+def test_trials_at_one_level_answer_for_no_others(model: Path, world: World) -> None:
+    with Store(None) as store:
+        for level in (Level.ALL, None, Level.ALL, None):
+            timed = Builder(model, store, level=level).trials
+            timed.compare(EMPTY_PLAN, A, 3.0)
+            timed.ratios_to(B, [A], 3.0)
+    assert world.levels == [
+        (function, level)
+        for level in (Level.ALL, None)
+        for function in (time_in_process, time_in_turn)
+    ]
+
+
+def test_a_failure_at_a_larger_size_leaves_the_first_one_measured(
+    model: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*args, on_message, **more):
+        results: list = []
+        world.isolated(*args, on_message=results.append, **more)
+        on_message(results[0])
+        raise UnverifiedError("out of memory")
+
+    monkeypatch.setattr(trials, "isolated", failing)
+    with Store(None) as store:
+        both = Builder(model, store, sizes=(FIRST, LARGER)).trials.compare(EMPTY_PLAN, A, 3.0)
+        assert both.reason == "out of memory"
+        monkeypatch.setattr(trials, "isolated", None)
+        first = Builder(model, store, sizes=(FIRST,)).trials.compare(EMPTY_PLAN, A, 1.5)
+        assert first.status == "ok"
+
+
+def test_what_is_complete_at_a_size_is_not_replaced_by_a_shorter_trial(
+    model: Path, world: World
+) -> None:
+    with Store(None) as store:
+        first = Builder(model, store, sizes=(FIRST,)).trials
+        before = first.ratios_to(B, [A], 9.0)
+        both = Builder(model, store, sizes=(FIRST, LARGER)).trials
+        assert None not in both.ratios_to(B, [A, EMPTY_PLAN], 2.0)
+        assert first.ratios_to(B, [A], 9.0) == before
+        assert before[0].budget == 9.0
+
+
+def test_of_parts_that_do_not_run_nothing_is_known_but_that(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter(monkeypatch, World(doubled, {"layer": math.nan, "other": 1.0}))
+    with Store(None) as store:
+        parts = [A, plan(overridable(), "other")]
+        measurement = Builder(model, store).trials.ratios_to(B, parts, 4.0)
+    assert [entry.status for entry in measurement] == ["lost", "lost"]
+
+
+def test_a_part_that_does_not_run_hides_no_other_one(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter(monkeypatch, World(doubled, {"layer": math.nan, "other": 3.0}))
+    with Store(None) as store:
+        measurements = Builder(model, store).trials.ratios_to(
+            plan(overridable(), "other"), [A, EMPTY_PLAN], 4.0
+        )
+    assert [entry.status for entry in measurements] == ["lost", "ok"]
+    assert measurements[1].ratio == pytest.approx(WHOLE / (WHOLE - 3))
