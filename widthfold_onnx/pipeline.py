@@ -44,14 +44,13 @@ from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text
 from widthfold_onnx.rewrite.plan import Plan, read_plan
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.runtime.environment import other_runtime
-from widthfold_onnx.runtime.inputs.cases import reported, with_cases
+from widthfold_onnx.runtime.inputs.cases import values_for_report, with_cases
 from widthfold_onnx.runtime.inputs.stored import with_stored_sizes
 from widthfold_onnx.tuning.search import search
 from widthfold_onnx.tuning.store import Store
 
 BY_DEFAULT = SearchOptions()
 DELIVERY_OPTIONS = VerifyOptions(**DELIVERY)
-BRANCHES = ("then_branch", "else_branch")
 
 
 class CommandResult(NamedTuple):
@@ -87,7 +86,8 @@ def optimize(
         on_progress: called with every step.
 
     Returns:
-        The outcome of every layer, and the plan; `report.written` is None if verification failed.
+        The outcome of every layer, and the plan. `report.written` is None without `out`, if
+        verification failed, or under `require_fold` if nothing was changed.
 
     Raises:
         UsageError: an option or path that does not fit.
@@ -96,7 +96,7 @@ def optimize(
     """
     options = with_stored_sizes(options, search_options.inputs, loaded.proto)
     search_options = with_cases(search_options, loaded.proto)
-    values = reported(search_options.cases)
+    values = values_for_report(search_options.cases)
     exclusions: Mapping[NodeName, Refusal] = {}
     if out is not None:  # before minutes of measuring
         check_target(out, loaded.files)
@@ -162,7 +162,7 @@ def optimize_in_memory(
     while True:
         fitted_plan = decided_plan.fit()
         report = optimize_report(name, model.ByteSize(), fitted_plan, decided_plan.outcomes)
-        new_model, proof = _carry_out(model, folder, fitted_plan, no_verify=no_verify)
+        new_model, proof = _carry_out_and_prove(model, folder, fitted_plan, no_verify=no_verify)
         unproved = _unproved_layers(fitted_plan, proof)
         if not unproved:
             break
@@ -270,7 +270,7 @@ def apply_in_memory(
     fitted_plan = fit(Reading.of(model, folder, plan), plan)
     if fitted_plan.misfits and not partial:
         raise CheckFailedError(misfit_text(fitted_plan.misfits))
-    new_model, proof = _carry_out(model, folder, fitted_plan, no_verify=no_verify)
+    new_model, proof = _carry_out_and_prove(model, folder, fitted_plan, no_verify=no_verify)
     _require_equal(proof)
     return new_model
 
@@ -283,10 +283,11 @@ def _unproved_layers(fitted_plan: FittedPlan, proof: Proof | None) -> set[NodeNa
     if proof is None:
         return set()
     guarded = fitted_plan.rewriting.guarded_layers()
-    bodies = [f"/{name}/{place}/" for name in proof.unseen for place in BRANCHES]
-    names = [layer.name for layer in fitted_plan.plan.layers]
-    return {name for value in proof.unseen for name in guarded.get(value, ())} | {
-        name for name in names if any(body in f"/{name.graph}/" for body in bodies)
+    return {
+        layer.name
+        for layer in fitted_plan.plan.layers
+        for output in proof.unseen
+        if layer.name in guarded.get(output, ()) or layer.name.lies_in_branch_of(output)
     }
 
 
@@ -340,7 +341,7 @@ def _report(
     return msgspec.structs.replace(report, **facts)
 
 
-def _carry_out(
+def _carry_out_and_prove(
     model: onnx.ModelProto, folder: Path | None, fitted_plan: FittedPlan, *, no_verify: bool
 ) -> tuple[onnx.ModelProto, Proof | None]:
     """Carry out a plan on a model in memory, and compare the result with it.

@@ -40,7 +40,7 @@ def test_every_element_lies_where_its_tiles_say(layout: ConvLayout, shape: tuple
             channel = channel * count + number
         expected = np.ravel_multi_index((n, c, *places), shape)
         assert packed[(sample, channel, *there)] == expected
-        assert layout.channels(shape[1])[channel] == c
+        assert layout.channel_of_each(shape[1])[channel] == c
 
 
 @pytest.mark.parametrize(("layout", "shape"), CONVS)
@@ -96,7 +96,7 @@ def test_every_element_lies_where_its_digit_says(layout: RowLayout, shape: tuple
             rest, tile = divmod(m, f)
             there, channel = (*leading, rest, tile * channels + c), tile * channels + c
         assert packed[there] == np.ravel_multi_index(index, shape)
-        assert layout.channels(channels)[channel] == c
+        assert layout.channel_of_each(channels)[channel] == c
     assert packed.size == np.prod(shape)
     assert packed.ndim == layout.rank(len(shape))
 
@@ -118,7 +118,7 @@ def test_a_constant_meets_the_same_channels(layout: RowLayout, shape: tuple[int,
     channels = shape[layout.channel_axis]
     numbers = np.arange(1, channels + 1)
     logical = np.broadcast_to(numbers[:, None] if layout.weight_on_left else numbers, shape)
-    constant = layout.constant(numbers, len(shape))
+    constant = layout.packed_constant(numbers, len(shape))
     assert constant.ndim == (2 if layout.weight_on_left else 1)
     packed = layout.pack_array(logical)
     np.testing.assert_array_equal(np.broadcast_to(constant, packed.shape), packed)

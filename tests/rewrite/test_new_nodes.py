@@ -108,7 +108,7 @@ def test_a_replacement_takes_name_and_words_and_keeps_its_own_metadata() -> None
     linked = document(13)
     (node,) = linked.main
     node.metadata_props.update({"a": "old", "b": "old"})
-    new = linked.node("Relu", [node.inputs[0]], {}, name="new", metadata={"b": "new"})
+    new = linked.new_node("Relu", [node.inputs[0]], {}, name="new", metadata={"b": "new"})
     take_over(node, new)
     assert (new.name, new.doc_string) == ("neg", "words")
     assert dict(new.metadata_props) == {"a": "old", "b": "new"}

@@ -104,11 +104,11 @@ def test_fold_matmul_unfold_is_the_matmul(case, seed: int) -> None:
     assert np.count_nonzero(folded) == round(folded.size * (1 - fold.structural_zeros()))
     assert fold.flops_growth() == fold.spread() == layout.factor
     packed = run(packing_moves(layout, shape), x)
-    assert packed.shape == layout.extents(shape)
+    assert packed.shape == layout.packed_shape(shape)
     y = matmul(folded, packed) if layout.weight_on_left else matmul(packed, folded)
     out = np.broadcast_shapes(tuple(leading), tuple(batches))
     logical = (*out, outputs, length) if layout.weight_on_left else (*out, length, outputs)
-    assert y.shape == layout.extents(logical)
+    assert y.shape == layout.packed_shape(logical)
     np.testing.assert_array_equal(run(unpacking_moves(layout, logical, flat=flat), y), expected)
 
 

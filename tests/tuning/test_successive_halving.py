@@ -67,7 +67,7 @@ class Track:
         return once
 
 
-def reformed(workload: Workload, key: str, fold: FoldOptions) -> bytes | None:
+def model_in_form(workload: Workload, key: str, fold: FoldOptions) -> bytes | None:
     """Stands in for the cut of a layer in another form."""
     return None if key == "gone" else key.encode()
 
@@ -84,7 +84,7 @@ def raced(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(successive_halving, "clock_of", lambda options: track.clock)
         monkeypatch.setattr(successive_halving, "operations", lambda setting: PEAK)
         monkeypatch.setattr(successive_halving, "random_run", track.random_run)
-        monkeypatch.setattr(successive_halving, "reformed", reformed)
+        monkeypatch.setattr(successive_halving, "model_in_form", model_in_form)
         workloads = [
             Workload(
                 own, own.encode(), tuple(PredictedForm(key, macs, macs) for key in forms), 1, 1.0

@@ -63,7 +63,7 @@ class PackedLayout(ABC):
         """Return the rank of the packed tensor for a logical rank."""
 
     @abstractmethod
-    def involved(self, rank: int) -> frozenset[int]:
+    def changed_axes(self, rank: int) -> frozenset[int]:
         """Return the logical axes that packing changes: folded axes and channels, at least."""
 
     @abstractmethod
@@ -78,7 +78,7 @@ class PackedLayout(ABC):
         """Return the conditions on the open ones of the logical extents `shape`, by axis."""
 
     @abstractmethod
-    def least(self, channels: int) -> tuple[int, ...]:
+    def smallest_shape(self, channels: int) -> tuple[int, ...]:
         """Return the smallest logical extents that it fits, for a number of channels."""
 
     @abstractmethod
@@ -97,18 +97,20 @@ class PackedLayout(ABC):
         """Check whether an axis holds the channels, both at logical rank `rank` and packed."""
         return all((axis - self.channel_axis) % r == 0 for r in (rank, self.rank(rank)))
 
-    def channels(self, count: int) -> npt.NDArray[np.int64]:
+    def channel_of_each(self, count: int) -> npt.NDArray[np.int64]:
         """Return the original channel of every packed channel, for `count` channels."""
-        return self.pack_array(np.indices(self.least(count))[self.channel_axis]).ravel()
+        return self.pack_array(np.indices(self.smallest_shape(count))[self.channel_axis]).ravel()
 
-    def constant(self, numbers: Array, rank: int) -> Array:
+    def packed_constant(self, numbers: Array, rank: int) -> Array:
         """Return one number per channel so that it broadcasts to packed tensors of a logical rank.
 
         It has as few axes as possible: a runtime fuses [C] into a product, but not [1, 1, C].
         """
         packed_rank = self.rank(rank)
         trailing_axes = packed_rank - 1 - self.channel_axis % packed_rank
-        return numbers.ravel()[self.channels(numbers.size)].reshape(-1, *(1,) * trailing_axes)
+        return numbers.ravel()[self.channel_of_each(numbers.size)].reshape(
+            -1, *(1,) * trailing_axes
+        )
 
 
 def apply_moves(array: Array, moves: Sequence[Move]) -> Array:
@@ -162,7 +164,7 @@ class ConvLayout(PackedLayout):
         """Return the rank of the packed tensor: larger by the lift."""
         return logical + self.lift
 
-    def involved(self, rank: int) -> frozenset[int]:
+    def changed_axes(self, rank: int) -> frozenset[int]:
         """Return the folded axes and the channels."""
         return frozenset({1} | {i for i, factor in enumerate(self.factors) if factor > 1})
 
@@ -182,7 +184,7 @@ class ConvLayout(PackedLayout):
         axes = enumerate(zip(shape, self.factors, strict=True))
         return {i: Congruence(0, f) for i, (extent, f) in axes if extent is None and f > 1}
 
-    def least(self, channels: int) -> tuple[int, ...]:
+    def smallest_shape(self, channels: int) -> tuple[int, ...]:
         """Return the extents with one position per tile."""
         return (self.batch, channels, *self.factors[2:])
 
@@ -222,7 +224,7 @@ class RowLayout(PackedLayout):
         """Return the rank of the packed tensor: smaller by the axes that are merged."""
         return logical - self.merged + 1
 
-    def involved(self, rank: int) -> frozenset[int]:
+    def changed_axes(self, rank: int) -> frozenset[int]:
         """Return the axes of positions and channels; all axes if some are merged."""
         return frozenset(range(rank - 2 if self.merged == 1 else 0, rank))
 
@@ -245,12 +247,12 @@ class RowLayout(PackedLayout):
         open_axes = (i for i in range(positions.start, positions.stop) if shape[i] is None)
         return {axis: Congruence(0, modulus) for axis in open_axes if modulus > 1}
 
-    def least(self, channels: int) -> tuple[int, ...]:
+    def smallest_shape(self, channels: int) -> tuple[int, ...]:
         """Return the extents with one row or column per tile."""
         positions = (self.factor, *(1,) * (self.merged - 1))
         return (channels, *positions) if self.weight_on_left else (*positions, channels)
 
-    def extents(self, shape: Dims) -> Dims:
+    def packed_shape(self, shape: Dims) -> Dims:
         """Return the packed extents for logical extents `shape`; None where they stay open."""
         positions = size_of(shape[self.positions(len(shape))])
         length = None if positions is None else positions // self.factor
@@ -261,7 +263,7 @@ class RowLayout(PackedLayout):
 
     def moves(self, shape: Dims, *, inverse: bool = False) -> tuple[Reshape]:
         """Return the Reshape that packs a tensor of logical extents `shape`, or unpacks it."""
-        extents, batch_axes = self.extents(shape), len(shape) - 1 - self.merged
+        extents, batch_axes = self.packed_shape(shape), len(shape) - 1 - self.merged
         source, result = (extents, tuple(shape)) if inverse else (tuple(shape), extents)
         return (Reshape(len(source), result, tuple(i < batch_axes for i in range(len(result)))),)
 

@@ -25,7 +25,7 @@ from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import wide_problem
 from widthfold_onnx.rules.selection import furthest_refusals, preference, preferred_form
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.inputs.cases import reported, with_cases
+from widthfold_onnx.runtime.inputs.cases import values_for_report, with_cases
 from widthfold_onnx.runtime.inputs.sizes import (
     assumption_report,
     input_dimensions,
@@ -89,7 +89,7 @@ def survey(
         companions=companion_reports(matches, options.active_companions, LEFT_ALONE),
         padding=padding_report(padding, multiple, stops, is_padded=False) if padding else None,
         assumed=assumed,
-        values=reported(cases),
+        values=values_for_report(cases),
     )
 
 

@@ -27,7 +27,7 @@ from widthfold_onnx.options import Progress, Shapes, Sizes, Step, VerifyOptions,
 from widthfold_onnx.results import IntegerRun, Proof, Timing, VerifyReport
 from widthfold_onnx.rewrite.record import recorded_folds, recorded_runtime
 from widthfold_onnx.runtime.environment import StartReadings, environment, other_runtime
-from widthfold_onnx.runtime.inputs.cases import reported
+from widthfold_onnx.runtime.inputs.cases import values_for_report
 from widthfold_onnx.runtime.inputs.sizes import assumption_report
 from widthfold_onnx.runtime.kernels import u8s8_error
 from widthfold_onnx.runtime.session import ports_of, resolved
@@ -105,7 +105,7 @@ def verification_of(
         saturates_further=parity.saturates_further,
         unrun=unrun if _is_equal(proof) else "",
         note=other_runtime(recorded_runtime(new.proto)),
-        values=reported(options.cases),
+        values=values_for_report(options.cases),
     )
 
 

@@ -25,11 +25,11 @@ from widthfold_onnx.model.proto.functions import (
 )
 from widthfold_onnx.model.proto.scope import (
     NameScope,
+    checked_text,
     describe_node,
     function_scope,
     graph_scope,
     is_text,
-    text,
 )
 from widthfold_onnx.model.proto.tensors import (
     DTYPES,
@@ -89,7 +89,7 @@ def _check_header(model: onnx.ModelProto) -> None:
     if not model.HasField("graph"):
         raise InvalidModelError("the model has no graph")
     for name in (model.producer_name, model.producer_version, model.domain):
-        text(name, "producer or domain of the model")
+        checked_text(name, "producer or domain of the model")
     _check_notes(model)
     if not model.opset_import and model.ir_version >= 3:
         raise InvalidModelError("the model imports no operator set")
@@ -107,7 +107,7 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
     """Return the imported version of each domain; domains unknown to onnx are accepted."""
     opsets: dict[str, int] = {}
     for item in imports:
-        domain = domain_name(text(item.domain, "operator domain"))
+        domain = domain_name(checked_text(item.domain, "operator domain"))
         domain_text = quoted(domain or "ai.onnx")
         if opsets.setdefault(domain, item.version) != item.version:
             raise InvalidModelError(f"two versions of operator set {domain_text} are imported")
@@ -126,7 +126,7 @@ def _is_op(op_type: str, domain: str, opset: int) -> bool:
 
 
 def _check_tensor(tensor: onnx.TensorProto, folder: Path | None) -> None:
-    text(tensor.name, "tensor name")
+    checked_text(tensor.name, "tensor name")
     _check_notes(tensor)
     if is_external(tensor):
         check_external(tensor, folder)
@@ -159,7 +159,7 @@ class _NodeChecker:
         names: set[str] = set()
         for index, node in enumerate(scope.nodes):
             if node.name:
-                if text(node.name, "node name") in names:
+                if checked_text(node.name, "node name") in names:
                     raise InvalidModelError(f"two nodes are named {quoted(node.name)}")
                 names.add(node.name)
             _check_notes(node)
@@ -190,9 +190,9 @@ class _NodeChecker:
         new_names.append(name)
 
     def _check_operator(self, node: onnx.NodeProto) -> None:
-        op_type = text(node.op_type, "operator")
-        text(node.overload, "operator overload")
-        domain = domain_name(text(node.domain, "operator domain"))
+        op_type = checked_text(node.op_type, "operator")
+        checked_text(node.overload, "operator overload")
+        domain = domain_name(checked_text(node.domain, "operator domain"))
         if call_key(node) in self._functions:
             return
         opset = self._opsets.get(domain)
@@ -218,8 +218,8 @@ def _check_attributes(node: onnx.NodeProto, *, in_function: bool) -> None:
     domain, op_type = operator_of(node)
     has_words = domain == "" and op_type != "Constant"
     for attribute in node.attribute:
-        name = text(attribute.name, "attribute name")
-        is_referring = text(attribute.ref_attr_name, "attribute name") != ""
+        name = checked_text(attribute.name, "attribute name")
+        is_referring = checked_text(attribute.ref_attr_name, "attribute name") != ""
         if name in names:
             problem = f"two attributes named {quoted(name)}"
         elif has_words and not is_text(attribute.s):
@@ -236,10 +236,10 @@ def _check_notes(
     holder: onnx.ModelProto | onnx.GraphProto | onnx.NodeProto | onnx.TensorProto,
 ) -> None:
     """Check that doc string and metadata are valid UTF-8: others could not be written again."""
-    text(holder.doc_string, "doc string")
+    checked_text(holder.doc_string, "doc string")
     for entry in holder.metadata_props:
-        text(entry.key, "metadata key")
-        text(entry.value, "metadata value")
+        checked_text(entry.key, "metadata key")
+        checked_text(entry.value, "metadata value")
 
 
 def _check_interface(graph: onnx.GraphProto) -> None:
@@ -257,11 +257,11 @@ def _check_interface(graph: onnx.GraphProto) -> None:
                 continue
             tensor = value.type.tensor_type
             subject = f"{kind} {quoted(value.name)}"
-            text(value.name, kind)
+            checked_text(value.name, kind)
             if tensor.elem_type and tensor.elem_type not in DTYPES:
                 raise InvalidModelError(f"{subject}: unknown element type {tensor.elem_type}")
             for dim in tensor.shape.dim:
-                text(dim.dim_param, "dim")
+                checked_text(dim.dim_param, "dim")
                 if dim.dim_value < -1:  # a literal -1 occurs, and means an unknown size
                     raise InvalidModelError(f"{subject}: dim {dim.dim_value} is negative")
 

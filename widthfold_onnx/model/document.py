@@ -145,7 +145,7 @@ class Document:
             self.external_names.add(name)
         return value
 
-    def node(
+    def new_node(
         self,
         op_type: str,
         inputs: Sequence[Value | None],

@@ -155,6 +155,11 @@ class NodeName(NamedTuple):
         """Return the name for messages."""
         return f"{self.graph}/{self.node}" if self.graph else self.node
 
+    def lies_in_branch_of(self, output: str) -> bool:
+        """Check whether the node lies in a branch of the If with this first output."""
+        branches = [f"/{output}/{place}/" for place in ("then_branch", "else_branch")]
+        return any(branch in f"/{self.graph}/" for branch in branches)
+
 
 def names_of(scopes: Sequence[Scope]) -> set[str]:
     """Return the names of all values and nodes; `named_by_training` returns names of training."""

@@ -72,7 +72,7 @@ def exchanged(
     matches = [match for match, _ in exchanges]
     if document is None or not selected_exchanges:
         return proto, matches
-    return _carry_out(document, selected_exchanges), matches
+    return _replace_nodes(document, selected_exchanges), matches
 
 
 def _exchanges_of(
@@ -146,7 +146,7 @@ def _make_nodes(
     return builder.nodes
 
 
-def _carry_out(
+def _replace_nodes(
     document: Document, exchanges: Mapping[Node, tuple[NodeSpec, ...]]
 ) -> onnx.ModelProto:
     """Put new nodes in the place of others; the document is consumed."""

@@ -85,12 +85,14 @@ def _extend(series: Series, layer: Layer, form: Form) -> None:
     """Extend the data, as the fold needs it, with zeros or the zero point of quantized data."""
     extensions = _differing(form.extended_in_shape, layer.planned_shape)
     if extensions:
-        ends = {i: form_extent - extent for i, (form_extent, extent) in extensions.items()}
+        added_positions = {
+            i: form_extent - extent for i, (form_extent, extent) in extensions.items()
+        }
         quantization = layer.quantization
         zero = None
         if quantization is not None and not quantization.dequantized:
             zero = quantization.zero
-        series.extend(ends, len(layer.planned_shape), zero)
+        series.extend(added_positions, len(layer.planned_shape), zero)
 
 
 def _input(

@@ -307,7 +307,7 @@ def _copied(document: Document, nodes: Iterable[Node]) -> tuple[list[Node], dict
     copies: dict[Value, Value] = {}
     for node in nodes:
         inputs = [v if v is None else copies.get(v, v) for v in node.inputs]
-        copy = document.node(
+        copy = document.new_node(
             node.op_type,
             inputs,
             node.attributes,

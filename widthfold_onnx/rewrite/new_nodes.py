@@ -86,7 +86,7 @@ class NodeBuilder:
         domain: str = "",
     ) -> Node:
         """Add a node; `suffix` ends its name."""
-        node = self._document.node(
+        node = self._document.new_node(
             op_type,
             inputs,
             attributes,
@@ -153,18 +153,18 @@ class Series(NodeBuilder):
     def _is_shuffled(self) -> bool:
         return self._document.element_type(self._graph, self._origin) in SHUFFLED
 
-    def extend(self, axis_ends: Mapping[int, int], rank: int, zero: Value | None) -> None:
-        """Append zeros, or `zero`: `axis_ends` maps an axis to the number of positions."""
-        pads = [0] * rank + [axis_ends.get(i, 0) for i in range(rank)]
+    def extend(self, added_positions: Mapping[int, int], rank: int, zero: Value | None) -> None:
+        """Append zeros, or `zero`: by axis as many positions as are added."""
+        pads = [0] * rank + [added_positions.get(i, 0) for i in range(rank)]
         self._pad(pads, "extend", {} if zero is None else {"value": zero})
 
-    def cut(self, axis_ends: Mapping[int, int]) -> None:
+    def cut(self, slice_ends: Mapping[int, int]) -> None:
         """Keep the first positions of some axes.
 
         Args:
-            axis_ends: by axis the number of positions to keep, or if negative to cut off.
+            slice_ends: by axis the number of positions to keep, or if negative to cut off.
         """
-        axes, ends = list(axis_ends), list(axis_ends.values())
+        axes, ends = list(slice_ends), list(slice_ends.values())
         bounds = {"starts": [0] * len(axes), "ends": ends, "axes": axes}
         self.append("Slice", "cut", *as_inputs(self._document, BOUNDS_OPSET, bounds))
 

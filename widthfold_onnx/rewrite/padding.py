@@ -133,7 +133,7 @@ def _put(document: Document, padding: ChannelPadding, multiple: int) -> None:
                 array, name, document.main, sharing_key=value, external=external
             )
         attributes = {**node.attributes, **result.attributes}
-        new_node = document.node(
+        new_node = document.new_node(
             "Identity" if result.vanishes else node.op_type,
             inputs[:1] if result.vanishes else inputs,
             {} if result.vanishes else {k: v for k, v in attributes.items() if v is not None},

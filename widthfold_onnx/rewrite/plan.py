@@ -244,10 +244,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def options(self) -> FoldOptions:
-        """The options with which its forms are made."""
-        return FoldOptions(
-            ragged=True, input_shapes=self.sizes, **msgspec.structs.asdict(self.limits)
-        )
+        """The limits as options, with which its forms are made."""
+        return FoldOptions(**msgspec.structs.asdict(self.limits))
 
     def __str__(self) -> str:
         """Return the changes as a table: one line a layer or companion."""

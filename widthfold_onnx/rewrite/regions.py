@@ -34,7 +34,7 @@ from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import RegionReport, Stop
 from widthfold_onnx.rules.form import Ends, nominal_size
-from widthfold_onnx.rules.op import IN_A_BODY, RETURNED
+from widthfold_onnx.rules.op import IN_A_BODY, OUTPUT
 from widthfold_onnx.rules.propagation import OpInLayout, PackedOp, propagate
 
 PackedTensor = tuple[Value, PackedLayout]
@@ -285,8 +285,8 @@ def _sources(nodes: Iterable[Node]) -> dict[Value, Value]:
     return {node.outputs[0]: node.inputs[0] for node in makers if node.inputs[0] is not None}
 
 
-OTHERWISE = Refusal(Code.ANOTHER_FOLD, "it is folded in another way")
-NO_GAIN = Refusal(Code.MOVES_MORE, "running it packed would copy more elements than it saves")
+ANOTHER_FOLD = Refusal(Code.ANOTHER_FOLD, "it is folded in another way")
+MOVES_MORE = Refusal(Code.MOVES_MORE, "running it packed would copy more elements than it saves")
 
 
 def region_reports(
@@ -329,13 +329,13 @@ def _stops(regions: Regions, node: Node) -> Iterator[tuple[Node, Refusal]]:
             continue
         values = regions.values_in(value, layout)
         if any(map(regions.document.must_stay, values)):
-            yield node, RETURNED
+            yield node, OUTPUT
         for user, index in (use for v in values for use in v.uses()):
             if user.outputs[0] in values:
                 continue  # a DequantizeLinear of the same region is no stop
             if user in regions.ends_of and index == regions.ends_of[user].data:
                 if regions.ends_of[user].input_layout != layout:
-                    yield user, OTHERWISE
+                    yield user, ANOTHER_FOLD
             elif user not in regions.propagated or regions.propagated[user].layout != layout:
                 is_in_body = user.graph is not node.graph
-                yield user, IN_A_BODY if is_in_body else regions.refusals.get(user, NO_GAIN)
+                yield user, IN_A_BODY if is_in_body else regions.refusals.get(user, MOVES_MORE)

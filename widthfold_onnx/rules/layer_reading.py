@@ -1,8 +1,8 @@
 """Read a linear node by the description of its operator, or say why it is left alone.
 
 Samples of a batch must not mix, but a graph does not say which axis is its batch. `_samples_of`
-takes the first axis of every model input with two or more axes for it. So the rows of a matrix that
-is an input are samples.
+takes the first axis of every required input with two or more axes for it. So the rows of a matrix
+that is an input are samples.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ class Layer(Site, ABC):
     @property
     @abstractmethod
     def signature(self) -> dict[str, object]:
-        """Its geometry without extents and element type; of JSON's types."""
+        """Its geometry without the extents of the data and the element type; of JSON's types."""
 
     @property
     @abstractmethod
@@ -253,7 +253,7 @@ class ConvLayer(Layer):
 
     @property
     def signature(self) -> dict[str, object]:
-        """Its geometry without extents and element type; of JSON's types."""
+        """Its geometry without the extents of the data and the element type; of JSON's types."""
         axes = [
             (a.stride, a.dilation, a.pad_begin, a.pad_end)
             + ((a.base_dilation,) if a.base_dilation > 1 else ())
@@ -415,7 +415,7 @@ class ProductLayer(Layer):
 
     @property
     def signature(self) -> dict[str, object]:
-        """Its geometry without extents and element type; of JSON's types."""
+        """Its geometry without the extents of the data and the element type; of JSON's types."""
         shapes = {str(i): list(p.constant.shape) for i, p in self.other_parameters.items()}
         return {
             **({"equation": _equation(self.labels)} if self.labels else {}),

@@ -1,4 +1,4 @@
-"""Check whether a form is legal: non-finite policy, open extents, growth.
+"""Check whether a form is legal: integers, samples, non-finite policy, open extents, growth.
 
 Sizes are predicted before anything is built. Reshapes state no open extent: they copy it, or infer
 it. A form may need more of such an extent, such as that a tile divides it: then an If tests the

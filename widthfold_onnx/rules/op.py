@@ -17,7 +17,7 @@ SIZES = 3
 """Index of the input of a Resize that gives the output extents."""
 
 SHARDED = Refusal(Code.SHARDED, "the node is configured to run on several devices")
-RETURNED = Refusal(Code.OUTPUT, "the graph returns its output")
+OUTPUT = Refusal(Code.OUTPUT, "the graph returns its output")
 IN_A_BODY = Refusal(Code.IN_A_BODY, "it lies in the body of another node")
 
 UNARY = frozenset(
@@ -57,7 +57,7 @@ class Op:
         """Check whether an input is there."""
         return index < len(self.node.inputs) and self.node.inputs[index] is not None
 
-    def constant(self, index: int) -> Array | Refusal:
+    def constant_array(self, index: int) -> Array | Refusal:
         """Return the numbers of an input that is there; a refusal if it is no constant."""
         value = self.node.inputs[index]
         assert value is not None
@@ -70,7 +70,7 @@ class Op:
         None where they are left out.
         """
         if self.has(index):
-            array = self.constant(index)
+            array = self.constant_array(index)
             return array if isinstance(array, Refusal) else array.ravel().tolist()
         attributes = self.node.attributes
         return list(attributes.get_ints(name, [])) if name in attributes else None
@@ -121,7 +121,7 @@ class Op:
         )
         if not is_plain or not index or not self.has(index):
             return Refusal(Code.NOT_CARRIED, "it is not given scales or sizes of all axes")
-        numbers = self.constant(index)
+        numbers = self.constant_array(index)
         return numbers if isinstance(numbers, Refusal) else (index, numbers)
 
 

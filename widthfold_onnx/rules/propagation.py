@@ -135,7 +135,7 @@ def _broadcasting(op: OpInLayout) -> PackedOp | Refusal:
     rank, channel = len(data), op.layout.channel_axis % len(data)
     for index, shape in enumerate(op.shapes):
         if shape is None:
-            array = op.constant(index)
+            array = op.constant_array(index)
             if isinstance(array, Refusal):
                 return array
             problem = constant_problem(array.shape, rank, channel, data[channel])
@@ -143,7 +143,7 @@ def _broadcasting(op: OpInLayout) -> PackedOp | Refusal:
                 return problem
             place = channel - rank + array.ndim
             if place >= 0 and array.shape[place] == data[channel]:
-                constants[index] = op.layout.constant(array, rank)
+                constants[index] = op.layout.packed_constant(array, rank)
             elif array.ndim > op.layout.rank(rank):
                 constants[index] = array.reshape(())
     return PackedOp((data,), constants)
@@ -152,7 +152,7 @@ def _broadcasting(op: OpInLayout) -> PackedOp | Refusal:
 def _mul(op: OpInLayout) -> PackedOp | Refusal:
     result = _broadcasting(op)
     for index, shape in enumerate(op.shapes):
-        factor = op.constant(index) if shape is None else None
+        factor = op.constant_array(index) if shape is None else None
         if isinstance(factor, np.ndarray) and op.overflows(factor):
             return _OVERFLOW
     return result
@@ -169,11 +169,11 @@ def _per_channel(op: OpInLayout, axis: int) -> PackedOp | Refusal:
     count = op.data[op.channel_axis] if is_channel_axis else None
     constants = {}
     for index in filter(op.has, range(1, len(op.node.inputs))):
-        array = op.constant(index)
+        array = op.constant_array(index)
         if isinstance(array, Refusal):
             return array
         if array.shape == (count,):
-            constants[index] = array[op.layout.channels(array.size)]
+            constants[index] = array[op.layout.channel_of_each(array.size)]
         elif array.size > 1:
             return Refusal(Code.CONSTANT_VARIES, f"a constant has the extents {array.shape}")
     return PackedOp((op.data,), constants)
@@ -183,7 +183,7 @@ def _normalization(op: OpInLayout) -> PackedOp | Refusal:
     result = statistics_problem(op.node) or _per_channel(op, 1)
     if isinstance(result, PackedOp) and not result.constants:
         return Refusal(Code.OTHER_AXIS, "its channels are another axis")
-    scale, variance = op.constant(1), op.constant(4)
+    scale, variance = op.constant_array(1), op.constant_array(4)
     if isinstance(scale, Refusal) or isinstance(variance, Refusal):
         return result
     with np.errstate(all="ignore"):  # invalid statistics give NaN, which counts as an overflow
@@ -205,7 +205,7 @@ def _quantization(op: OpInLayout) -> PackedOp | Refusal:
     if isinstance(result, Refusal):
         return result
     # A single number is not repeated: integer kernels of ONNX Runtime take one for the data.
-    single = op.layout.channels(1).size
+    single = op.layout.channel_of_each(1).size
     return PackedOp(result.shapes, {i: a for i, a in result.constants.items() if a.size > single})
 
 
@@ -234,7 +234,7 @@ def _split(op: OpInLayout) -> PackedOp | Refusal:
     if isinstance(sizes, Refusal):
         return sizes
     if op.has(1):
-        positions = op.layout.channels(channels).size // channels
+        positions = op.layout.channel_of_each(channels).size // channels
         constants = {1: np.array(sizes, np.int64) * positions}
     elif len(set(sizes)) > 1:
         return uneven_parts(channels, len(sizes))
@@ -333,7 +333,7 @@ def _along_axes(op: OpInLayout) -> PackedOp | Refusal:
     changes = function(op)
     if isinstance(changes, Refusal):
         return changes
-    if op.layout.involved(rank) & changes.keys():
+    if op.layout.changed_axes(rank) & changes.keys():
         return Refusal(Code.ALONG_FOLDED_AXIS, f"it acts along the axes {sorted(changes)}")
     shape = tuple(changes.get(axis, extent) for axis, extent in enumerate(op.data))
     constants: Mapping[int, Array] = {}

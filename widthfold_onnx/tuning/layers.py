@@ -6,7 +6,7 @@ an op really accepts a layout.
 
 A form alone pays for packing its input and unpacking its output. Between neighbours that agree on
 a layout it pays neither. So a form whose layout a neighbour could share is measured a second time
-with packed tensors at its ends; the difference is the cost of its folds.
+with packed tensors at its ends; the difference is the cost of its moves.
 """
 
 from __future__ import annotations

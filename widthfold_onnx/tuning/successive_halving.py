@@ -36,7 +36,7 @@ from widthfold_onnx.tuning.measurement import (
     CandidateResult,
     Measurement,
 )
-from widthfold_onnx.tuning.workloads import Workload, reformed
+from widthfold_onnx.tuning.workloads import Workload, model_in_form
 
 HOPELESS_RATIO = 2.0
 """A form is not run again if it is this many times slower in its first pairs than the layer as it
@@ -196,7 +196,7 @@ class _Race:
     def _run(self, spec: FormSpec, pairs: int) -> str:
         """Run a form; return why there is no result, "" if there is one."""
         self.send(Start(self.workload.subject, spec))
-        model = reformed(self.workload, spec, self.options.fold_options)
+        model = model_in_form(self.workload, spec, self.options.fold_options)
         if model is None:
             return ABSENT_FORM
         try:

@@ -37,7 +37,7 @@ from widthfold_onnx.tuning.identity import find_place
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.measurement import AS_IS, Candidate
 from widthfold_onnx.tuning.search.assign import foresee
-from widthfold_onnx.tuning.search.level_search import racing
+from widthfold_onnx.tuning.search.level_search import workloads_to_race
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.successive_halving import RaceOptions
 from widthfold_onnx.tuning.targets import load_target, usual
@@ -85,7 +85,7 @@ def tune(
             on_progress(Step(f"reading {path.name}"))
             runtime_options = replace(search_options, provider=pool.provider)
             entries.append(_read(path, runtime_options, fold_options, spending.forms))
-        workloads = joined(workload for model in entries for workload in model.racing)
+        workloads = joined(workload for model in entries for workload in model.workloads)
         seconds = search_options.time_budget or spending.race * len(models)
         interrupted = False
         try:
@@ -135,12 +135,12 @@ class _Read(NamedTuple):
     Attributes:
         name: name of its file.
         layers: its layers, or why it has none.
-        racing: the layers with the forms that race in `optimize`.
+        workloads: the layers with the forms that race in `optimize`.
     """
 
     name: str
     layers: Layers | Refusal | WidthfoldError
-    racing: Sequence[Workload] = ()
+    workloads: Sequence[Workload] = ()
 
 
 def _read(path: Path, runtime_options: RuntimeOptions, options: FoldOptions, forms: int) -> _Read:
@@ -155,7 +155,9 @@ def _read(path: Path, runtime_options: RuntimeOptions, options: FoldOptions, for
         layers = Layers.of(reading, options, sizes[0], load_target(usual(provider)))
     except WidthfoldError as error:
         return _Read(path.name, error)
-    return _Read(path.name, layers, racing(layers, layers.workloads, forms, foresee(layers)))
+    return _Read(
+        path.name, layers, workloads_to_race(layers, layers.workloads, forms, foresee(layers))
+    )
 
 
 def _row(model: _Read, benches: Sequence[Bench]) -> TunedModel:

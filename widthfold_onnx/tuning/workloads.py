@@ -126,7 +126,7 @@ def most_promising_first(forms: Sequence[PredictedForm]) -> tuple[PredictedForm,
     return tuple(sorted(forms, key=rank))
 
 
-def reformed(workload: Workload, spec: FormSpec, options: FoldOptions) -> bytes | None:
+def model_in_form(workload: Workload, spec: FormSpec, options: FoldOptions) -> bytes | None:
     """Return the layer in another form, serialized; None if its extents do not allow the form.
 
     Args:

@@ -14,7 +14,7 @@ from tests.folding import fold_model, optimize
 from tests.rewrite.proved import assert_proved, proof
 from tests.tuning.workloads.tool import FOLD, run, workload_of
 from widthfold_onnx.options import FoldOptions, VerifyOptions
-from widthfold_onnx.tuning.workloads import reformed
+from widthfold_onnx.tuning.workloads import model_in_form
 
 ACTIVATIONS: dict[str, dict[str, float]] = {
     "Relu": {},
@@ -153,6 +153,6 @@ def test_its_forms_are_measured_with_the_activation(tmp_path: Path) -> None:
     expected = run(workload.model, x)
     assert (expected == 0).any()
     for form in workload.forms[:5]:
-        layer = reformed(workload, form.spec, FOLD)
+        layer = model_in_form(workload, form.spec, FOLD)
         assert layer is not None
         np.testing.assert_array_equal(run(layer, x), expected)

@@ -13,7 +13,7 @@ from tests.small_models import build, conv
 from tests.tuning.workloads.tool import BASE, FOLD, integers, layers_of, run, subject, workload_of
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.tuning.workloads import reformed
+from widthfold_onnx.tuning.workloads import model_in_form
 
 SCALE = np.array([2.0, 1.0, 3.0])
 
@@ -46,7 +46,7 @@ def test_what_a_runtime_fuses_comes_along(name: str) -> None:
     assert ops(workload.model) == ["Conv", name, "Relu", "Neg"]
     x = integers(workload.model)
     for form in workload.forms[::7]:
-        model = reformed(workload, form.spec, FOLD)
+        model = model_in_form(workload, form.spec, FOLD)
         assert model is not None
         np.testing.assert_array_equal(run(model, x), run(workload.model, x))
 

@@ -14,7 +14,7 @@ from tests.small_models import conv
 from tests.tuning.workloads.tool import integers, layers_of, run, workload_of
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.tuning.workloads import reformed
+from widthfold_onnx.tuning.workloads import model_in_form
 
 
 def test_the_extents_of_a_workload_are_known_so_it_has_no_guard() -> None:
@@ -24,12 +24,12 @@ def test_the_extents_of_a_workload_are_known_so_it_has_no_guard() -> None:
     expected = run(workload.model, x)
     between = replace(workload, is_inside=True)
     for form in workload.forms:
-        model = reformed(workload, form.spec, FoldOptions())
+        model = model_in_form(workload, form.spec, FoldOptions())
         assert model is not None
         np.testing.assert_array_equal(run(model, x), expected)
         assert not guards(onnx.ModelProto.FromString(model))
         if form.input_layout is not None and form.output_layout is not None:
-            assert reformed(between, form.spec, FoldOptions())
+            assert model_in_form(between, form.spec, FoldOptions())
     assert workload.forms
 
 
@@ -44,7 +44,9 @@ def test_what_a_guard_stands_for_is_a_form_where_it_would_be_measured(
     workloads = list(layers.workloads.values())
     assert {form.spec.factor for workload in workloads for form in workload.forms} == factors
     assert all(
-        reformed(workload, form.spec, fold) for workload in workloads for form in workload.forms
+        model_in_form(workload, form.spec, fold)
+        for workload in workloads
+        for form in workload.forms
     )
     if not factors:
         (refusal,) = layers.subjects.values()

@@ -25,8 +25,8 @@ from widthfold_onnx.rules.form import Form
 from widthfold_onnx.tuning.workloads import (
     ALIKE,
     PredictedForm,
+    model_in_form,
     most_promising_first,
-    reformed,
 )
 
 
@@ -101,7 +101,7 @@ def test_a_form_of_other_extents_does_not_exist_here() -> None:
         for f in workload_of(LAYERS["pointwise"]).forms
         if any(axis.blocked for axis in f.spec.axes)
     )
-    assert reformed(workload_of(LAYERS["same"]), blocked, FOLD) is None
+    assert model_in_form(workload_of(LAYERS["same"]), blocked, FOLD) is None
 
 
 def test_an_open_extent_takes_the_measured_one_or_none_at_all() -> None:

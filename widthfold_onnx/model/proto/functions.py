@@ -15,7 +15,7 @@ import onnx
 from onnx.inliner import inline_local_functions, inline_selected_functions
 
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.model.proto.scope import text
+from widthfold_onnx.model.proto.scope import checked_text
 from widthfold_onnx.model.proto.walk import all_nodes, copy_of, domain_name, operator_of, subgraphs
 from widthfold_onnx.text import printable, quoted
 
@@ -190,7 +190,7 @@ def _callees_first(model: onnx.ModelProto) -> list[onnx.FunctionProto]:
     for function in model.functions:
         key = function_key(function)
         for part in key:
-            text(part, "function name")
+            checked_text(part, "function name")
         if key in functions:
             raise InvalidModelError(f"{_describe(key)} is defined twice")
         functions[key] = function

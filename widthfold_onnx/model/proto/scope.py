@@ -75,19 +75,19 @@ def describe_node(node: onnx.NodeProto) -> str:
     return f"{printable(node.op_type)} node of {quoted(first)}"
 
 
-def text(value: str, subject: str) -> str:
+def checked_text(value: str, kind: str) -> str:
     """Return a name of the model, if it is text: a parser returns other names as bytes.
 
     Args:
         value: the name.
-        subject: the kind of name, for the message.
+        kind: of the name, for the message.
 
     Raises:
         InvalidModelError: the name is not text.
     """
     if type(value) is str:
         return value
-    raise InvalidModelError(f"{subject} {quoted(value)} is not UTF-8")
+    raise InvalidModelError(f"{kind} {quoted(value)} is not UTF-8")
 
 
 def is_text(data: bytes) -> bool:
@@ -106,7 +106,7 @@ def graph_scope(graph: onnx.GraphProto) -> NameScope:
         InvalidModelError: two inputs, two initializers or two outputs of nodes share a name; an
             input or initializer has the name of a node's output; nodes depend on each other.
     """
-    text(graph.name, "graph name")
+    checked_text(graph.name, "graph name")
     inputs = _unique((value.name for value in graph.input), "graph input")
     dense = (tensor.name for tensor in graph.initializer)
     sparse = (tensor.values.name for tensor in graph.sparse_initializer)
@@ -124,7 +124,7 @@ def function_scope(function: onnx.FunctionProto) -> NameScope:
 def _unique(names: Iterable[str], subject: str) -> dict[str, None]:
     unique_names: dict[str, None] = {}
     for name in names:
-        if text(name, subject) in unique_names:
+        if checked_text(name, subject) in unique_names:
             raise InvalidModelError(f"two {subject}s are named {quoted(name)}")
         unique_names[name] = None
     return unique_names
@@ -180,7 +180,7 @@ def _writers(nodes: Sequence[onnx.NodeProto], declared: dict[str, None]) -> dict
             if not name:
                 continue
             if type(name) is not str or name in writer or name in declared:
-                value_text = quoted(text(name, "node output"))
+                value_text = quoted(checked_text(name, "node output"))
                 raise InvalidModelError(f"{describe_node(node)}: {value_text} is written twice")
             writer[name] = index
     return writer

@@ -25,7 +25,7 @@ from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.model.messages import connected
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.op import IN_A_BODY, MULTI_INPUT, RETURNED, rule_problem
+from widthfold_onnx.rules.op import IN_A_BODY, MULTI_INPUT, OUTPUT, rule_problem
 from widthfold_onnx.rules.padding.channels import (
     CHANNELS,
     OpInPadding,
@@ -78,7 +78,7 @@ class Chains:
         for value, segments in self._channels.items():
             maker = value.producer()
             if maker is not None and document.must_stay(value):
-                _stop_segments(segments, maker, RETURNED)
+                _stop_segments(segments, maker, OUTPUT)
             for user, _ in value.uses():
                 if user.graph is not document.main:
                     _stop_segments(segments, user, IN_A_BODY)

@@ -154,7 +154,7 @@ class OpWithChannels(Op):
         pairs = zip(self.shapes, self.channels, strict=True)
         return max((len(shape) for shape, segments in pairs if segments and shape), default=0)
 
-    def stored_constant(self, index: int) -> Constant:
+    def constant(self, index: int) -> Constant:
         """Return an input that is a constant (`PaddingRule.constants`)."""
         value = self.node.inputs[index]
         constant = None if value is None else self.document.constant(value)
@@ -163,7 +163,7 @@ class OpWithChannels(Op):
 
     def array(self, index: int) -> Array:
         """Return the numbers of an input that is a constant."""
-        return self.document.read(self.stored_constant(index))
+        return self.document.read(self.constant(index))
 
 
 @dataclass(frozen=True)

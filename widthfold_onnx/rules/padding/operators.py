@@ -77,15 +77,15 @@ def _pad_selection(op: OpInPadding) -> PaddedOp | Refusal:
 def _channels(op: OpWithChannels) -> Grouping | Refusal:
     """Return the channels and groups of a Conv or ConvTranspose."""
     group = op.node.attributes.get_int("group", 1)
-    weight = op.stored_constant(1).shape
+    weight = op.constant(1).shape
     first, second = (*weight, 0, 0)[:2]
     inputs, outputs = second * group, first
     if op.node.op_type == "ConvTranspose":
         inputs, outputs = first, second * group
     if len(weight) < 3 or group < 1 or inputs % group or outputs % group or not inputs * outputs:
         return Refusal(Code.INCONSISTENT_SHAPES, f"a weight of {list(weight)} in {group} groups")
-    if op.has(2) and op.stored_constant(2).shape != (outputs,):
-        return Refusal(Code.INCONSISTENT_SHAPES, f"a bias of {list(op.stored_constant(2).shape)}")
+    if op.has(2) and op.constant(2).shape != (outputs,):
+        return Refusal(Code.INCONSISTENT_SHAPES, f"a bias of {list(op.constant(2).shape)}")
     if op.channels[0] is not None and count_of(op.data) != inputs:
         return Refusal(
             Code.INCONSISTENT_SHAPES, f"{inputs} input channels, but {count_of(op.data)} are read"
@@ -147,7 +147,7 @@ def _relate_normalization(op: OpWithChannels) -> Sequence[Segments] | Refusal:
     problem = statistics_problem(op.node)
     if problem is not None:
         return problem
-    for shape in (op.stored_constant(index).shape for index in NORMALIZED):
+    for shape in (op.constant(index).shape for index in NORMALIZED):
         if shape != (count_of(op.data),):
             return Refusal(Code.CONSTANT_VARIES, f"a constant has the extents {list(shape)}")
     return [op.data]
@@ -186,7 +186,7 @@ def _relate_broadcast(op: OpWithChannels) -> Sequence[Segments] | Refusal:
 
 def _operand_problem(op: OpWithChannels, index: int, channels: int) -> Refusal | None:
     """Refuse an operand that is no constant, or varies along another axis than the channels."""
-    array = op.constant(index)
+    array = op.constant_array(index)
     if isinstance(array, Refusal):
         return array
     if op.rank:
@@ -369,7 +369,7 @@ def _pad_pad(op: OpInPadding) -> PaddedOp | Refusal:
 
 # A vector of channels, and a product that reads it.
 
-NOT_PADDED = Refusal(Code.NOT_CARRIED, "a product of matrices makes no padding")
+MAKES_NO_PADDING = Refusal(Code.NOT_CARRIED, "a product of matrices makes no padding")
 NO_VECTORS = Refusal(Code.NOT_CARRIED, "its rows are no vectors of padded channels")
 
 
@@ -394,14 +394,14 @@ def _relate_gather(op: OpWithChannels) -> Sequence[Segments] | Refusal:
 
 
 def _relate_product(op: OpWithChannels) -> Sequence[Segments] | Refusal:
-    weight = op.stored_constant(1).shape
+    weight = op.constant(1).shape
     axis = int(flag(op.node, "transB"))
     is_vector = op.channels[0] is not None and len(op.shapes[0] or ()) == CHANNELS + 1
     if not is_vector or flag(op.node, "transA") or len(weight) != 2:
         return NO_VECTORS
     if weight[axis] != count_of(op.data):
         return Refusal(Code.INCONSISTENT_SHAPES, f"a weight of {list(weight)}")
-    return [(Segment(weight[1 - axis], stops={op.node: NOT_PADDED}),)]
+    return [(Segment(weight[1 - axis], stops={op.node: MAKES_NO_PADDING}),)]
 
 
 def _pad_product(op: OpInPadding) -> PaddedOp | Refusal:

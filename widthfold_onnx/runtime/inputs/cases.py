@@ -229,7 +229,7 @@ class _Reader:
         fails.extend(failing)
 
 
-def reported(combinations: Sequence[Values]) -> list[dict[str, list[float]]]:
+def values_for_report(combinations: Sequence[Values]) -> list[dict[str, list[float]]]:
     """Return combinations of values for a report."""
     return [{name: list(elements) for name, elements in values.items()} for values in combinations]
 

@@ -65,7 +65,9 @@ class LevelSearch:
         """Return the layers to race by possible gain, largest first; layers inside regions last."""
         negligible = self.negligible()
         subjects = [s for s in reversed(self._least_first()) if s not in negligible]
-        return racing(self.layers, subjects, self.bench.options.spending.forms, self._foreseen)
+        return workloads_to_race(
+            self.layers, subjects, self.bench.options.spending.forms, self._foreseen
+        )
 
     def negligible(self) -> set[str]:
         """Return the layers that together cannot move the model by more than noise."""
@@ -153,7 +155,7 @@ class Races(NamedTuple):
     interrupted: bool
 
 
-def racing(
+def workloads_to_race(
     layers: Layers, subjects: Collection[str], forms: int, foreseen: Mapping[str, FormSpec]
 ) -> list[Workload]:
     """Return layers with the forms that race, and behind them those inside regions.

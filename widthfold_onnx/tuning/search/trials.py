@@ -104,13 +104,13 @@ class Trials:
             seconds: time that timing may take, at all sizes together.
 
         Returns:
-            The ratio time of base / time of plan (`over_sizes`), lost if one of them does not run;
-            None if it is not in the store and nothing is to be measured.
+            The ratio time of base / time of plan (`deciding_trial`), lost if one of them does not
+            run; None if it is not in the store and nothing is to be measured.
         """
         of_size = seconds / len(self._trial_sizes)
         candidate, plans = _candidate(base, plan, **self._conditions), (base, plan)
         timer = partial(time_in_process, level=self.level)
-        return over_sizes(self._results(self._trial_sizes, candidate, timer, of_size, *plans))
+        return deciding_trial(self._results(self._trial_sizes, candidate, timer, of_size, *plans))
 
     def ratios_to(
         self,
@@ -149,7 +149,7 @@ class Trials:
                 for number in chunk:
                     time_others([number])
         return [
-            over_sizes([self._measurement(size, candidate) for size in self._trial_sizes])
+            deciding_trial([self._measurement(size, candidate) for size in self._trial_sizes])
             for candidate in candidates
         ]
 
@@ -251,7 +251,7 @@ class Trials:
             bar = 0.0 if measurement is None else noise(measurement.control)
             if self.search_options.measure and not is_complete(measurement, seconds, bar=bar):
                 open_sizes.append(size)
-            elif ends_trials(measurement):
+            elif is_decided(measurement):
                 break
         return open_sizes
 
@@ -325,7 +325,7 @@ class Trials:
         return path
 
 
-def over_sizes(trials: Sequence[Measurement | None]) -> Measurement | None:
+def deciding_trial(trials: Sequence[Measurement | None]) -> Measurement | None:
     """Return the deciding trial among the trials at several sizes.
 
     A change is taken only if it gains at one size and surely loses at none: so the first trial that
@@ -335,12 +335,12 @@ def over_sizes(trials: Sequence[Measurement | None]) -> Measurement | None:
         The deciding trial; None if a trial is not known.
     """
     for trial in trials:
-        if ends_trials(trial):
+        if is_decided(trial):
             return trial
     return max(filter(None, trials), key=lambda trial: trial.low)
 
 
-def ends_trials(trial: Measurement | None) -> bool:
+def is_decided(trial: Measurement | None) -> bool:
     """Check whether no later size can change the answer: it is unknown, or surely slower."""
     return trial is None or trial.gain.is_surely_slower
 

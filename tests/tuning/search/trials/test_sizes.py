@@ -12,7 +12,7 @@ from tests.small_models import build, save
 from tests.tuning.search.nets import ONE_AXIS, found
 from tests.tuning.world import World, doubled, enter, folded
 from widthfold_onnx.tuning.measurement import Measurement
-from widthfold_onnx.tuning.search.trials import gains_over_sizes, over_sizes
+from widthfold_onnx.tuning.search.trials import deciding_trial, gains_over_sizes
 
 OPEN = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -112,12 +112,12 @@ def test_smaller_sizes_get_the_stored_final_alone(
 def test_the_first_size_decides_at_which_it_is_surely_slower(
     trials: list[Measurement | None], deciding: Measurement | None
 ) -> None:
-    assert over_sizes(trials) == deciding
+    assert deciding_trial(trials) == deciding
 
 
 def test_a_model_that_stops_at_one_size_is_not_taken() -> None:
     stopped = Measurement.lost("it does not run")
-    assert over_sizes([FASTER, stopped]) == stopped
+    assert deciding_trial([FASTER, stopped]) == stopped
     assert gains_over_sizes([FASTER, ALIKE])
     assert gains_over_sizes([None, None])
     assert not gains_over_sizes([FASTER, stopped])
