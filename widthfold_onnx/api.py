@@ -31,7 +31,6 @@ from widthfold_onnx.options import (
     Progress,
     RuntimeOptions,
     SearchOptions,
-    Step,
     VerifyOptions,
     silent,
 )
@@ -89,7 +88,7 @@ def optimize(
         out: where the result goes, for a path; replaced in one step once the result has passed.
         no_verify: do not check the result.
         require_fold: give back no model if nothing is changed.
-        on_progress: called with every step; a model in memory at a given factor has none.
+        on_progress: called with every step; at a given factor there are none without `out`.
         keywords: options of the command, e.g. `factor=8`, `skip=["*head"]`, `effort="quick"`,
             `threads=4`. By default `factor` is "auto": forms are measured. At a given factor a
             model in memory is proved equal and not run. A layer is left alone if its guard for open
@@ -118,11 +117,10 @@ def optimize(
         )
         is_refused = require_fold and not plan.changes
         return Result(None if is_refused else handle.give(proto), plan, report)
-    verify_options = None if no_verify else options_from(VerifyOptions, keywords, **DELIVERY)
+    verify_options = None if no_verify else _delivery_options(keywords)
     with _files(handle, out) as (source, target):
-        on_progress(Step("reading the model"))
         report, plan = pipeline.optimize(
-            load(source),
+            load(source, on_progress),
             target,
             fold_options,
             verify_options,
@@ -189,7 +187,8 @@ def plan(model: Any, *, on_progress: Progress = silent, **keywords: Unpack[PlanK
     search_options = options_from(SearchOptions, keywords)
     with _files(handle_of(model), None) as (source, _):
         fold_options = options_from(FoldOptions, keywords)
-        return pipeline.plan(load(source), fold_options, search_options, on_progress=on_progress)
+        loaded = load(source, on_progress)
+        return pipeline.plan(loaded, fold_options, search_options, on_progress=on_progress)
 
 
 def apply(
@@ -231,7 +230,7 @@ def apply(
         )
         return handle.give(new_model)
     plan = plan if isinstance(plan, Plan) else Path(plan)
-    verify_options = None if no_verify else options_from(VerifyOptions, keywords, **DELIVERY)
+    verify_options = None if no_verify else _delivery_options(keywords)
     with _files(handle, out) as (source, target):
         report, _ = pipeline.apply(load(source), plan, target, verify_options, partial=partial)
     check_written(report)
@@ -267,7 +266,9 @@ def verify(
         _files(handle_of(original), None) as (first, _),
         _files(handle_of(rewritten), None) as (second, _),
     ):
-        return evidence.verify(load(first), load(second).path, options, on_progress)
+        loaded = load(first, on_progress)
+        load(second)  # checks it
+        return evidence.verify(loaded, second, options, on_progress)
 
 
 def inspect(model: Any, **keywords: Unpack[InspectKeywords]) -> InspectReport:
@@ -363,6 +364,13 @@ def check_written(report: OptimizeReport) -> None:
 def _default_factor(keywords: Mapping[str, Any]) -> FoldKeywords:
     """Return the keyword of the factor by default; strides alone have no factor."""
     return {} if keywords.get("form") == FormName.STRIDES else {"factor": DEFAULT_FACTOR}
+
+
+def _delivery_options(keywords: Mapping[str, Any]) -> VerifyOptions:
+    """Return the options with which a model is verified that was just folded."""
+    names = {"threads", *CheckKeywords.__annotations__}
+    values = {name: value for name, value in keywords.items() if name in names}
+    return options_from(VerifyOptions, values, **DELIVERY)
 
 
 def _check_unused(names: Collection[str], keywords: Mapping[str, Any], purpose: str) -> None:

@@ -15,7 +15,6 @@ from widthfold_onnx.cli.common import (
     leave,
     leave_unwritten,
     progress,
-    read,
 )
 from widthfold_onnx.cli.options import (
     RUNNING,
@@ -24,6 +23,7 @@ from widthfold_onnx.cli.options import (
     report_arguments,
 )
 from widthfold_onnx.errors import CheckFailedError
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import DELIVERY, RuntimeOptions, VerifyOptions
 from widthfold_onnx.refusal import Code
 from widthfold_onnx.reports.formats import Destinations
@@ -63,7 +63,7 @@ def apply_command(
     verify_options = runtime_options.to(VerifyOptions, **DELIVERY, **comparison)
     destinations.check(OptimizeReport, [model, plan, *([out] if out else [])])
     with progress() as on_progress:
-        loaded = read(model, on_progress)
+        loaded = load(model, on_progress)
         from widthfold_onnx.pipeline import apply
 
         result, _ = apply(

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from widthfold_onnx.errors import InternalError, WidthfoldError
-from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.options import Progress, Step, silent
 from widthfold_onnx.system import END_SIGNALS, interrupt
 from widthfold_onnx.text import printable
@@ -150,15 +149,6 @@ def progress() -> Iterator[Progress]:
 
     with Console(stderr=True).status("") as line:
         yield lambda step: line.update(StatusLine(step))
-
-
-def read(model: Path, on_progress: Progress = silent) -> LoadedModel:
-    """Read the model of a command, which imports the rest of the package only after that.
-
-    So a file that is no model is refused in a tenth of the time that the imports take.
-    """
-    on_progress(Step("reading the model"))
-    return load(model)
 
 
 class StatusLine:

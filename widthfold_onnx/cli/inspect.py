@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from widthfold_onnx.cli.common import MODEL, Sectioned, guarded, read
+from widthfold_onnx.cli.common import MODEL, Sectioned, guarded
 from widthfold_onnx.cli.options import VALUE, fold_options, options_of, report_arguments
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import DEFAULT_FACTOR, FoldOptions, RuntimeOptions
 from widthfold_onnx.reports.formats import Destinations
 from widthfold_onnx.results import InspectReport
@@ -28,7 +29,7 @@ def inspect_command(
     there is none; with --details the cheapest fold of each axis. Measures nothing.
     """
     destinations.check(InspectReport, [model])
-    loaded = read(model)
+    loaded = load(model)
     from widthfold_onnx.decide.survey import survey
 
     result = survey(loaded, fold, runtime_options)

@@ -18,7 +18,6 @@ from widthfold_onnx.cli.common import (
     leave,
     leave_unwritten,
     progress,
-    read,
 )
 from widthfold_onnx.cli.options import (
     RUNNING,
@@ -30,6 +29,7 @@ from widthfold_onnx.cli.options import (
     report_arguments,
 )
 from widthfold_onnx.errors import CheckFailedError, NothingChangedError
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import (
     DELIVERY,
     FoldOptions,
@@ -111,7 +111,7 @@ def optimize_command(
     if save_plan is not None:
         check_own_target(save_plan, files, "plan")
     with progress() as on_progress:
-        loaded = read(model, on_progress)
+        loaded = load(model, on_progress)
         from widthfold_onnx.pipeline import optimize
 
         result, plan = optimize(
@@ -132,7 +132,7 @@ def optimize_command(
 
 
 def _require_success(result: OptimizeReport, *, needs_fold: bool) -> None:
-    """Exit if the new model did not pass its checks, or nothing was folded that had to be."""
+    """Exit if the new model did not pass its checks, or nothing was changed that had to be."""
     if result.written is None and result.verification is not None:
         leave_unwritten(result.verification)
     if needs_fold and not result.summary.changes:

@@ -341,8 +341,7 @@ COMPARING: Help = {
 """Options of `VerifyOptions` for the commands that compare outputs."""
 
 SEARCHING: Help = {
-    "--threads": "Threads of one operator (intra-op) while measuring; the fastest forms depend on "
-    "it.",
+    "--threads": "Threads of one operator (intra-op); the fastest forms depend on it.",
     "--effort": "quick: time the forms that are predicted to be fastest, once, in about 20 s. "
     "default: time more of them, in under a minute. thorough: time every form of every layer, for "
     "minutes.",
@@ -353,9 +352,9 @@ SEARCHING: Help = {
 
 
 def verify_fields(
-    *, rtol: tuple[tuple[str, float], ...], atol: float, **others: Any
+    *, seeds: int, rtol: tuple[tuple[str, float], ...], atol: float
 ) -> dict[str, Any]:
-    """Return the fields of `VerifyOptions` for `COMPARING`, and others as they are.
+    """Return the fields of `VerifyOptions` for `COMPARING`.
 
     Raises:
         UsageError: a tolerance below 0.
@@ -363,7 +362,7 @@ def verify_fields(
     bounds = dict(rtol)
     default_rtol = bounds.pop("", None)
     tolerance = Tolerance(rtol=default_rtol, atol=atol, per_output=bounds)
-    return {"tolerance": tolerance, **others}
+    return {"seeds": seeds, "tolerance": tolerance}
 
 
 comparison_options = options_of("comparison", VerifyOptions, COMPARING, verify_fields)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import click
 
-from widthfold_onnx.cli.common import MODEL, guarded, leave, read
+from widthfold_onnx.cli.common import MODEL, guarded, leave
 from widthfold_onnx.cli.options import fold_options
 from widthfold_onnx.errors import CheckFailedError
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import DEFAULT_FACTOR, FoldOptions
 from widthfold_onnx.text import quoted
 
@@ -27,7 +28,7 @@ def precommit_command(models: tuple[Path, ...], fold: FoldOptions) -> None:
 
     findings = []
     for model in models:
-        loaded = read(model)
+        loaded = load(model)
         from widthfold_onnx.pipeline import optimize
 
         counts = optimize(loaded, None, fold, None).report.summary

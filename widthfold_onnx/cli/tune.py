@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from widthfold_onnx.cli.common import INTERRUPTED, MODEL, Sectioned, guarded, leave, progress, read
+from widthfold_onnx.cli.common import INTERRUPTED, MODEL, Sectioned, guarded, leave, progress
 from widthfold_onnx.cli.options import (
     PROVIDER,
     SEARCHING,
@@ -16,6 +16,7 @@ from widthfold_onnx.cli.options import (
     fold_options,
     options_of,
 )
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.reports.formats import Destinations
 from widthfold_onnx.results import TuneReport
@@ -61,7 +62,7 @@ def tune_command(
     table names it, and the other models are tuned. The exit code is the code of the first error.
     """
     if len(models) == 1:  # nothing else is tuned, so there is no table to name it in
-        read(models[0])
+        load(models[0])
     from widthfold_onnx.reports.described.tuning import NOT_KEPT
     from widthfold_onnx.tuning.store import default_path
     from widthfold_onnx.tuning.tune import tune

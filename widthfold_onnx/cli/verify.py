@@ -16,7 +16,6 @@ from widthfold_onnx.cli.common import (
     guarded,
     leave,
     progress,
-    read,
     typed_command,
 )
 from widthfold_onnx.cli.options import (
@@ -26,6 +25,7 @@ from widthfold_onnx.cli.options import (
     options_of,
     report_arguments,
 )
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.reports.formats import Destinations
 from widthfold_onnx.results import VerifyReport
@@ -72,10 +72,11 @@ def verify_command(
     sources = [original, rewritten, *([] if options.baseline is None else [options.baseline])]
     destinations.check(VerifyReport, sources)
     with progress() as on_progress:
-        loaded, other = read(original, on_progress), read(rewritten)
+        loaded = load(original, on_progress)
+        load(rewritten)  # checks it
         from widthfold_onnx.evidence import verify
 
-        result = verify(loaded, other.path, options, on_progress)
+        result = verify(loaded, rewritten, options, on_progress)
 
     environment = msgspec.structs.replace(result.environment, command=typed_command())
     result = msgspec.structs.replace(result, environment=environment)

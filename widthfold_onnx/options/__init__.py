@@ -405,7 +405,7 @@ class RuntimeOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyOptions(RuntimeOptions):
-    """Options for `verify`; `threads` counts threads of the timed sessions.
+    """Options for `verify`, and for the check of a model that was just folded.
 
     Attributes:
         seeds: how many random input sets are compared; five cover all distributions.

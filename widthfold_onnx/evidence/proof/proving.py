@@ -341,9 +341,14 @@ class _Comparison:
         names = models.old.names & models.new.names
         if lone_names := [name for name in targets if name not in names]:
             return size_proof("different", f"only one model computes {printable(lone_names[0])}")
-        shared = self.shapes, models.agreed_types(table), variables
-        old = partial(Evaluation, models.old, table, *shared)
-        new = partial(Evaluation, models.new, self.tables[1], *shared, self.forced_ifs)
+        evaluation = partial(
+            Evaluation,
+            shapes=self.shapes,
+            agreed_types=models.agreed_types(table),
+            variables=variables,
+        )
+        old = partial(evaluation, models.old, table)
+        new = partial(evaluation, models.new, self.tables[1], forced_ifs=self.forced_ifs)
         try:
             old_run = old().run(targets)
         except UnevaluableError as error:
