@@ -110,7 +110,7 @@ def test_a_path_with_out_becomes_that_file(tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     assert wf.fold(str(MODEL), out, factor=4) == out
     check(onnx.load(out))
-    result = wf.optimize(MODEL, out, factor=4)
+    result = wf.optimize(MODEL, out, factor=4, time_budget=None)
     assert (result.model, result.report.verification.verdict) == (out, "pass")
     assert wf.apply(MODEL, result.plan, out) == out
 

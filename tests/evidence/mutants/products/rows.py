@@ -287,9 +287,9 @@ def in_layout(alter: Callable[[RowLayout], RowLayout]) -> Planted:
 
 
 IN_CODE: dict[str, Planted] = {
-    "code.repeated_for_tiled": code((RowLayout, "channels"), by=other_channels),
+    "code.repeated_for_tiled": code((RowLayout, "channel_of_each"), by=other_channels),
     "code.channels_rolled": code(
-        (RowLayout, "channels"),
+        (RowLayout, "channel_of_each"),
         by=lambda layout, count: np.arange(layout.factor * count) % count - 1,
     ),
     "code.weight_of_the_other_side": code((row_fold, "fold_of"), by=other_weight),
