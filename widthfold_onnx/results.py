@@ -690,8 +690,8 @@ class CompanionReport(ReportPart, kw_only=True, frozen=True):
         replacements: the operators of their new nodes, one line for each different list.
         refused: the nodes that match and cannot be exchanged, with the reason.
         reason: why they are kept; else "".
-        gain: of the whole model with this companion, against it with the companions taken before;
-            of both with lifted layers if the companion gains between these only.
+        gain: of the whole model by this companion, beside the companions that were taken before
+            it. If it was timed between lifted layers, the gain of the lifts is in it.
         gain_on_smooth: the same on inputs with neighbours alike, where branches cost less.
     """
 

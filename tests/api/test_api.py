@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs  # noqa: TID251 - made here, handed to the package
-import onnx_ir as ir  # noqa: TID251
+import onnx_ir as ir  # noqa: TID251 - made here, too
 import pytest
 
 import widthfold_onnx as wf

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir  # noqa: TID251 - hands models to the pass
-import onnx_ir.passes.common as common  # noqa: TID251
+import onnx_ir.passes.common as common  # noqa: TID251 - runs beside the pass
 import onnxruntime as ort  # noqa: TID251 - runs what came back
 import onnxscript.optimizer
 import onnxscript.rewriter
