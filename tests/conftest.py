@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import signal
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -30,7 +31,7 @@ if not READS_NAMES:
     parser.parse_model = naming(parser.parse_model)
 
 PACKAGE = Path(widthfold_onnx.__file__).parent
-ISOLATED = "from widthfold_onnx.runtime.child import isolated"
+STARTS_CHILDREN = re.compile(r"from widthfold_onnx\.runtime\.child import .*\bisolated\b")
 
 collect_ignore = ["bare/path"]
 """A folder whose sitecustomize.py takes modules from a process that starts with it."""
@@ -60,9 +61,9 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 @cache
 def isolating() -> list[ModuleType]:
     """Every module of the package that starts child processes."""
-    files = [path for path in PACKAGE.rglob("*.py") if ISOLATED in path.read_text()]
-    names = [path.relative_to(PACKAGE.parent).with_suffix("").parts for path in files]
-    return [import_module(".".join(parts)) for parts in names]
+    files = [path for path in PACKAGE.rglob("*.py") if STARTS_CHILDREN.search(path.read_text())]
+    paths = [path.parent if path.stem == "__init__" else path.with_suffix("") for path in files]
+    return [import_module(".".join(path.relative_to(PACKAGE.parent).parts)) for path in paths]
 
 
 def in_this_process(

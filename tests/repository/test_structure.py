@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from widthfold_onnx.runtime import child
+
 TESTS = Path(__file__).parents[1]
 PACKAGE = TESTS.parent / "widthfold_onnx"
 CONTRIBUTING = (TESTS.parent / "CONTRIBUTING.md").read_text()
@@ -225,6 +227,12 @@ CODE_NAME = re.compile(r"`(_?[A-Za-z]\w*(?:\.\w+)*)`")
 def test_the_names_in_contributing_exist() -> None:
     assert unknown_names(CONTRIBUTING) == []
     assert unknown_names("`_Search.run` and `Trials.final`") == ["_Search.run"]
+
+
+def test_no_module_starts_a_child_in_a_test_that_is_not_about_children() -> None:
+    names = [name for name, path in MODULES.items() if "isolated" in path.read_text()]
+    starting = [n for n in names if vars(import_module(n)).get("isolated") is child.isolated]
+    assert starting == [child.__name__], "tests/conftest.py stands in for it elsewhere"
 
 
 DIFFERENCES = re.compile(
