@@ -105,7 +105,7 @@ def optimize(
     fold_options = options_from(FoldOptions, keywords)
     handle = handle_of(model)
     search_options = options_from(SearchOptions, keywords)
-    if fold_options.fixed_factor is not None and out is None:
+    if out is None and not fold_options.is_measured:
         _check_unused(RUN_ONLY, keywords, "compares a model that is written to `out`")
         proto, (report, plan) = pipeline.optimize_in_memory(
             handle.proto,

@@ -100,7 +100,7 @@ def optimize(
     exclusions: Mapping[NodeName, Refusal] = {}
     if out is not None:  # before minutes of measuring
         check_target(out, loaded.files)
-        if verify_options is not None and options.fixed_factor is None:
+        if verify_options is not None and options.is_measured:
             options, exclusions = _without_saturating_forms(
                 loaded, options, verify_options, on_progress
             )
@@ -117,7 +117,7 @@ def optimize(
             report,
             out,
             verify_options,
-            may_be_unrun=options.fixed_factor is not None,
+            may_be_unrun=not options.is_measured,
             on_progress=on_progress,
         )
         checks = report.verification
@@ -300,7 +300,7 @@ def _decide_plan(
     """Decide the plan of a model, by measurement or at a fixed factor."""
     options = decide_layout(options, search_options)
     on_progress(Step("planning"))
-    if options.fixed_factor is None:
+    if options.is_measured:
         with Store(search_options.store) as store:
             return search(loaded, options, search_options, store, on_progress)
     size_finder = functools.partial(runnable_sizes, loaded.path, search_options.cases)

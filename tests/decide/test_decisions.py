@@ -25,7 +25,7 @@ LATER = Refusal(Code.NO_GAIN, "later")
 
 
 def choose(layer: Layer) -> Answer:
-    return preferred_form(layer, OPTIONS, 4)
+    return preferred_form(layer, OPTIONS)
 
 
 @pytest.fixture

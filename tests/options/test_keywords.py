@@ -51,8 +51,10 @@ def test_a_negated_keyword_clears_its_field() -> None:
 
 
 def test_auto_and_strides_have_no_number() -> None:
-    assert options_from(FoldOptions, {"factor": "auto"}).fixed_factor is None
-    assert options_from(FoldOptions, {"form": "strides"}).factor is None
+    assert options_from(FoldOptions, {"factor": "auto"}).is_measured
+    strides = options_from(FoldOptions, {"form": "strides"})
+    assert strides.factor is None
+    assert not strides.is_measured
     with pytest.raises(UsageError):
         options_from(FoldOptions, {"form": "strides", "factor": 8})
 

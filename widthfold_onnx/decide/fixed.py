@@ -20,7 +20,7 @@ from widthfold_onnx.decide.report import (
     unpaddable,
 )
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.options import STRIDES_ALONE, FoldOptions, Layout, Provider, RuntimeOptions
+from widthfold_onnx.options import FoldOptions, FormName, Layout, Provider, RuntimeOptions
 from widthfold_onnx.rewrite.padding import joined_plan
 from widthfold_onnx.rewrite.plan import Origin
 from widthfold_onnx.rules.selection import preferred_form
@@ -47,8 +47,7 @@ def decide_fixed(
         UsageError: no factor is given, or an option does not fit.
         InvalidModelError: the graph library cannot read the model.
     """
-    factor = options.fixed_factor
-    if factor is None:
+    if options.is_measured:
         raise UsageError("without measurements a plan needs a factor, or form strides")
     drafting = Drafting(proto, folder, options)
     matches = drafting.matches(options.active_companions)
@@ -65,12 +64,10 @@ def decide_fixed(
             is_padded=bool(chains),
             reason=unpaddable(options),
         )
-    decisions = decisions_of(
-        reading, options, partial(preferred_form, options=options, factor=factor)
-    )
+    decisions = decisions_of(reading, options, partial(preferred_form, options=options))
     hints = Hints(reading, options, size_finder)
     sites = [site_report(decision, hints.of(decision)) for decision in decisions]
-    name = "strides" if factor == STRIDES_ALONE else f"factor {factor}"
+    name = "strides" if options.form is FormName.STRIDES else f"factor {options.factor}"
     origin = Origin(widthfold=version("widthfold-onnx"), decision=name)
     return DecidedPlan(
         plan=msgspec.structs.replace(draft.with_layers(layer_plans(decisions)), origin=origin),
@@ -98,7 +95,7 @@ def decide_layout(fold: FoldOptions, runtime: RuntimeOptions) -> FoldOptions:
     >>> decide_layout(FoldOptions(factor=8), nhwc).layout
     <Layout.NHWC: 'nhwc'>
     """
-    if fold.layout is not Layout.AUTO or fold.fixed_factor is None:
+    if fold.layout is not Layout.AUTO or fold.is_measured:
         return fold
     provider = traits_of(Provider.CUDA if runtime.provider is Provider.AUTO else runtime.provider)
     prefers_nhwc = runtime.provider_options.get(provider.channels_last, "0").lower() not in OFF

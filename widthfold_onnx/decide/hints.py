@@ -78,8 +78,10 @@ class Hints:
     def __init__(self, reading: Reading, options: FoldOptions, size_finder: SizeFinder) -> None:
         self._reading = reading
         self._size_finder = size_finder
-        self._options = replace(options, ragged=True) if options.fixed_factor is None else options
-        self._factor = options.fixed_factor or MIN_FACTOR
+        if options.is_measured:
+            options = replace(options, ragged=True, factor=MIN_FACTOR)
+        self._options = options
+        self._factor = options.factor or 1
 
     def of(self, decision: Decision) -> str:
         """Return the options that would fold a refused site; "" where none that was tried does."""
@@ -116,7 +118,7 @@ class Hints:
         layer = self._reading.layer(site, table)
         if isinstance(layer, Refusal):
             return False
-        return not isinstance(preferred_form(layer, options, self._factor), Refusal)
+        return not isinstance(preferred_form(layer, options), Refusal)
 
     @cached_property
     def _suggested(self) -> list[tuple[Shapes, ShapeTable]]:

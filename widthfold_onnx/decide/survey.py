@@ -57,8 +57,7 @@ def survey(
             shape that does not fit.
         InvalidModelError: the graph library cannot read the model.
     """
-    factor = options.fixed_factor
-    if factor is None:
+    if options.is_measured:
         raise UsageError(
             "inspect measures nothing and shows the forms of one factor: give a number; what auto "
             "takes is shown by `optimize MODEL`"
@@ -76,14 +75,14 @@ def survey(
     if assumed is not None:
         size_finder = partial(runnable_sizes, loaded.path, cases)
     hints = Hints(reading, options, size_finder)
-    choose = partial(preferred_form, options=options, factor=factor)
+    choose = partial(preferred_form, options=options)
     return InspectReport(
         model=loaded.path.name,
         opset=reading.document.opset,
         ir_version=loaded.proto.ir_version,
         nodes=len(loaded.proto.graph.node),
         sites=[
-            _site(decision, reading, hints.of(decision), options, factor)
+            _site(decision, reading, hints.of(decision), options)
             for decision in decisions_of(reading, options, choose)
         ],
         companions=companion_reports(matches, options.active_companions, LEFT_ALONE),
@@ -108,13 +107,11 @@ def _assumed(
     return assumption_report(ports, options.input_shapes, sizes)
 
 
-def _site(
-    decision: Decision, reading: Reading, hint: str, options: FoldOptions, factor: int
-) -> InspectSite:
+def _site(decision: Decision, reading: Reading, hint: str, options: FoldOptions) -> InspectSite:
     """Describe a site. A site that was skipped before it was read is read now, for its shapes."""
     site, layer, answer = decision.site, decision.layer, decision.answer
     folded_as = read_fold(site.node).form if FOLD_KEY in site.node.metadata_props else None
-    choices, refusals = ([], {}) if folded_as is not None else _choices(decision, options, factor)
+    choices, refusals = ([], {}) if folded_as is not None else _choices(decision, options)
     if layer is None and isinstance(answer, Refusal) and answer.code in KEPT:
         result = reading.layer(site)
         layer = None if isinstance(result, Refusal) else result
@@ -150,7 +147,7 @@ def _groups_text(layer: Layer, options: FoldOptions) -> str:
 
 
 def _choices(
-    decision: Decision, options: FoldOptions, factor: int
+    decision: Decision, options: FoldOptions
 ) -> tuple[list[FormChoice], dict[str, Refusal]]:
     """Return the preferred form of each axis, best first, and the refusals of the other axes."""
     layer, answer = decision.layer, decision.answer
@@ -159,13 +156,13 @@ def _choices(
     assert layer is not None
     forms: list[tuple[str, Form]] = []
     refusals: list[tuple[str, Refusal]] = []
-    for axis, answer in forms_at_factor(layer, options, factor):
+    for axis, answer in forms_at_factor(layer, options):
         if isinstance(answer, Refusal):
             refusals.append((axis, answer))
         else:
             forms.append((axis, answer))
     preferred_forms: dict[str, Form] = {}
-    for axis, form in sorted(forms, key=lambda item: preference(layer, item[1], factor)):
+    for axis, form in sorted(forms, key=lambda item: preference(layer, item[1], options)):
         preferred_forms.setdefault(axis, form)
     choices = [_choice(layer, form) for form in preferred_forms.values()]
     return choices, {

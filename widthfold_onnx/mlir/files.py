@@ -57,8 +57,7 @@ def fold_module(
     Returns:
         The folded module as text, and the outcome of every layer.
     """
-    factor = options.fixed_factor
-    if factor is None:
+    if options.is_measured:
         raise UsageError("a module is folded without being run: give a factor")
     with mlir.ir.Context():
         try:
@@ -66,7 +65,7 @@ def fold_module(
         except mlir.ir.MLIRError as error:
             raise InvalidModelError(f"no MLIR module: {printable(str(error), 500)}") from error
         linalg_ops = find_operations(parsed)
-        decisions = decide(linalg_ops, options, factor) if linalg_ops else []
+        decisions = decide(linalg_ops, options) if linalg_ops else []
         for linalg_op, decision in zip(linalg_ops, decisions, strict=True):
             if isinstance(decision.answer, Form) and decision.layer is not None:
                 replace_operation(linalg_op, decision.layer, decision.answer, groups=groups)

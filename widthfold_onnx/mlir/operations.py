@@ -174,13 +174,12 @@ def numbers_of(value: Any) -> Array | None:
         return None
 
 
-def decide(linalg_ops: Sequence[LinalgOp], options: FoldOptions, factor: int) -> list[Decision]:
+def decide(linalg_ops: Sequence[LinalgOp], options: FoldOptions) -> list[Decision]:
     """Return one decision for each operation: the cheapest legal form, or a refusal.
 
     Args:
         linalg_ops: the operations.
         options: which layers, and which forms of them.
-        factor: the factor of the fold.
 
     Raises:
         UsageError: a node pattern that matches no operation.
@@ -193,7 +192,7 @@ def decide(linalg_ops: Sequence[LinalgOp], options: FoldOptions, factor: int) ->
             )
         linalg_op = linalg_ops[int((layer.data.name or "")[1:])]
         layout = Layout.NHWC if linalg_op.channels_last else Layout.NCHW
-        answer = preferred_form(layer, replace(options, layout=layout), factor)
+        answer = preferred_form(layer, replace(options, layout=layout))
         if isinstance(answer, Form) and guard_conditions(layer, answer):
             return Refusal(Code.UNKNOWN_EXTENT, "the fold needs a guard, and no module has one")
         return answer

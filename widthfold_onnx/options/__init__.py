@@ -41,9 +41,6 @@ and no factor is given."""
 MAX_MULTIPLE = 1024
 """Largest multiple to which channels are padded."""
 
-STRIDES_ALONE = 1
-"""The factor of forms that fold strides and nothing else."""
-
 FACTORS = (2, 4, 8, 16, 32)
 """Factors that are tried where none is given."""
 
@@ -256,14 +253,14 @@ class FoldOptions:
             raise UsageError(f"axis {self.axis}: a Conv input folds along 0, 2, 3 or 4")
 
     @property
-    def fixed_factor(self) -> int | None:
-        """The factor of all forms where nothing is measured; None where forms are measured."""
-        return STRIDES_ALONE if self.form == FormName.STRIDES else self.factor
+    def is_measured(self) -> bool:
+        """True if forms are chosen by measurement: no factor is given, nor form strides."""
+        return self.factor is None and self.form is FormName.FOLD
 
     @property
     def active_companions(self) -> tuple[Companion, ...]:
         """The companions to exchange where nothing is measured, or else to measure."""
-        names = self.companions or (() if self.fixed_factor else tuple(Companion))
+        names = self.companions or (tuple(Companion) if self.is_measured else ())
         return tuple(name for name in dict.fromkeys(names) if name is not Companion.NONE)
 
 

@@ -31,7 +31,7 @@ from itertools import product
 from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES, Grouping
 from widthfold_onnx.arrays import round_up
-from widthfold_onnx.options import FACTORS, STRIDES_ALONE, AxisName, FoldOptions, Layout
+from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, FormName, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.form import NO_AXIS, Answer, AxisSpec, Form, FormSpec
 from widthfold_onnx.rules.layers import ConvLayer, Layer, ProductLayer, axis_names
@@ -100,22 +100,21 @@ def _spatial_form(layer: ConvLayer, options: FoldOptions, spec: FormSpec) -> Ans
     return proposal if isinstance(proposal, Refusal) else legal_form(proposal)
 
 
-def forms_at_factor(layer: Layer, options: FoldOptions, factor: int) -> Iterator[AxisAnswer]:
-    """Yield every form at a factor, legal or refused, each with the names of its axes.
+def forms_at_factor(layer: Layer, options: FoldOptions) -> Iterator[AxisAnswer]:
+    """Yield every form, legal or refused, at the factor of the options or of strides alone.
 
-    Args:
-        layer: the layer.
-        options: axis, layout and limits are used.
-        factor: positions that become channels, F >= 2, or `STRIDES_ALONE`.
+    The names of its axes come with each.
     """
+    factor = options.factor
+    if factor is None:
+        assert options.form is FormName.STRIDES
+        yield from _stride_forms(layer, options) if isinstance(layer, ConvLayer) else ()
+        return
     if isinstance(layer, ProductLayer):
-        if options.axis is AxisName.AUTO and factor != STRIDES_ALONE:
+        if options.axis is AxisName.AUTO:
             yield layer.position_names[0], legal_form(RowFold.smallest(layer, options, factor))
         return
     assert isinstance(layer, ConvLayer)
-    if factor == STRIDES_ALONE:
-        yield from _stride_forms(layer, options)
-        return
     tile_major = options.layout is Layout.NHWC
     for factors in factorizations(options.axis, factor, len(layer.axes)):
         yield from conv_forms(layer, options, factors, tile_major=tile_major)
@@ -188,10 +187,13 @@ def _product_forms(layer: ProductLayer, options: FoldOptions) -> Iterator[Form]:
         yield from _legal([(layer.position_names[0], plain_form)])
         if wide_problem(layer, options) is not None:
             return
+    if options.axis is not AxisName.AUTO:
+        return
     for factors in (FACTORS, range(2, FACTORS[-1] + 1)):
-        legal = [f for factor in factors for f in _legal(forms_at_factor(layer, options, factor))]
-        if legal:
-            yield from legal
+        answers = (legal_form(RowFold.smallest(layer, options, factor)) for factor in factors)
+        forms = [answer for answer in answers if isinstance(answer, Form)]
+        if forms:
+            yield from forms
             return
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeGuard
 
-from widthfold_onnx.options import STRIDES_ALONE, FoldOptions
+from widthfold_onnx.options import FoldOptions, FormName
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.enumeration import conv_forms, every_form, forms_at_factor
 from widthfold_onnx.rules.form import Answer, Form
@@ -13,17 +13,17 @@ from widthfold_onnx.rules.layers import ConvLayer, Layer, ProductLayer
 from widthfold_onnx.rules.legality import declared_extent_problem, guard_conditions, wide_problem
 
 
-def preferred_form(layer: Layer, options: FoldOptions, factor: int) -> Answer:
-    """Return the preferred legal form at a factor, or why there is none."""
+def preferred_form(layer: Layer, options: FoldOptions) -> Answer:
+    """Return the preferred legal form at the factor of the options, or why there is none."""
     problem = wide_problem(layer, options) or _weight_problem(layer)
     if problem is not None:
         return problem
-    answers = list(forms_at_factor(layer, options, factor))
+    answers = list(forms_at_factor(layer, options))
     legal = [answer for _, answer in answers if isinstance(answer, Form)]
     if legal:
-        return min(legal, key=lambda form: preference(layer, form, factor))
+        return min(legal, key=lambda form: preference(layer, form, options))
     refusals = [(axis, answer) for axis, answer in answers if isinstance(answer, Refusal)]
-    if not refusals and factor == STRIDES_ALONE:
+    if not refusals and options.form is FormName.STRIDES:
         return Refusal(Code.NO_STRIDES, "it has no stride to fold (--form strides)")
     if not refusals:
         return Refusal(Code.NO_SUCH_AXIS, f"{layer.op} folds along no axis {options.axis}")
@@ -34,15 +34,15 @@ def preferred_form(layer: Layer, options: FoldOptions, factor: int) -> Answer:
     )
 
 
-def preference(layer: Layer, form: Form, factor: int) -> tuple[float, ...]:
-    """Return the sort key of a form at a factor; the smallest is preferred.
+def preference(layer: Layer, form: Form, options: FoldOptions) -> tuple[float, ...]:
+    """Return the sort key of a form at the factor of the options; the smallest is preferred.
 
     The order: no guard, a guard on a spatial extent, a guard on the batch, whose size mostly is 1;
     a view before a move; one axis before several; the fewest multiply-adds; the fewest moves,
     Reshapes included; the fewest bytes of data, weight and result. Among forms that fold strides
     alone, the form of the most axes comes first.
     """
-    most_axes = -len(form.folded_axes) if factor == STRIDES_ALONE else 0
+    most_axes = -len(form.folded_axes) if options.form is FormName.STRIDES else 0
     return (_guard_penalty(layer, form), most_axes, *_cost(form))
 
 

@@ -73,7 +73,7 @@ def tune(
         UsageError: an option does not fit, or there is no such cluster.
         UnverifiedError: nothing can be measured, because there is no runtime or no worker.
     """
-    if fold_options.fixed_factor is not None:
+    if not fold_options.is_measured:
         raise UsageError("tune measures the forms of every factor; give none")
     spending = SPENDING[search_options.effort]
     with (

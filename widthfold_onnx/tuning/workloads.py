@@ -282,7 +282,7 @@ def cut(
         or the target has no figures for the element type.
     """
     if not forms:
-        answer = preferred_form(layer, replace(options, ragged=True), MIN_FACTOR)
+        answer = preferred_form(layer, replace(options, ragged=True, factor=MIN_FACTOR))
         reason = f"no axis has {MIN_FACTOR} positions"
         return answer if isinstance(answer, Refusal) else Refusal(Code.TOO_SHORT, reason)
     shape = _measured_shape(layer, table, target)

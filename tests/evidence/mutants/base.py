@@ -24,9 +24,10 @@ from widthfold_onnx.rules.selection import preferred_form
 class Base:
     """A node and how it is folded; of two `sites` the second reads x, and they are subtracted.
 
-    With no factor, strides alone are folded, or channels regrouped, or of every spatial axis so
-    many positions of the output `alone`. The weight is zero outside of so many `blocks` of
-    channels. With `computed` the model stores the weight transposed and the bias in half the bits.
+    With no factor, strides are folded, as the options ask for, or channels are regrouped, or of
+    every spatial axis so many positions of the output `alone`. The weight is zero outside of so
+    many `blocks` of channels. With `computed` the model stores the weight transposed and the bias
+    in half the bits.
     """
 
     shape: tuple[int | str, ...]
@@ -106,17 +107,17 @@ def folded(base: Base, model: onnx.ModelProto | None = None) -> onnx.ModelProto:
 
 def chosen(base: Base, layer: Layer) -> Answer:
     """The form that the base says, or the cheapest."""
-    factor = base.options.factor
-    if factor is not None and not base.dense:
-        return preferred_form(layer, base.options, factor)
-    outcomes = forms_at_factor(layer, base.options, factor or 1)
+    if base.options.factor is not None and not base.dense:
+        return preferred_form(layer, base.options)
     if base.grouping is not None:
-        outcomes = conv_forms(
-            layer, base.options, (1,) * len(base.shape[1:]), grouping=base.grouping
-        )
-    legal = [r for _, r in outcomes if isinstance(r, Form)]
+        unfolded = (1,) * len(base.shape[1:])
+        answers = conv_forms(layer, base.options, unfolded, grouping=base.grouping)
+    elif base.alone:
+        answers = conv_forms(layer, base.options, (1, *base.alone), one_sided=True)
+    else:
+        answers = forms_at_factor(layer, base.options)
+    legal = [form for _, form in answers if isinstance(form, Form)]
     if base.alone:
-        every = conv_forms(layer, base.options, (1, *base.alone), one_sided=True)
-        kinds = {"sub-pixel", "sub-pixel+sub-pixel"}
-        legal = [r for _, r in every if isinstance(r, Form) and r.spec.kind in kinds]
-    return next((r for r in legal if r.fold.dense == base.dense), Refusal(Code.NO_GAIN, "no form"))
+        legal = [form for form in legal if form.spec.kind in ("sub-pixel", "sub-pixel+sub-pixel")]
+    forms = (form for form in legal if form.fold.dense == base.dense)
+    return next(forms, Refusal(Code.NO_GAIN, "no form"))

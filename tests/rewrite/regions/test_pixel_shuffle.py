@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -12,12 +14,13 @@ from tests.rewrite.proved import assert_proved
 from tests.rewrite.quantized import convs
 from tests.rewrite.quantized.convs import Case
 from tests.running import LEVELS, run
-from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.options import FoldOptions, FormName
 from widthfold_onnx.rules.enumeration import forms_at_factor
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
 
 LOOSE = FoldOptions(factor=4, max_flops_growth=1e3, max_bytes_growth=1e3)
+STRIDES = replace(LOOSE, factor=None, form=FormName.STRIDES)
 
 
 def upsampling(g: Builder, value: str, out: int, **attributes) -> str:
@@ -29,8 +32,8 @@ def upsampling(g: Builder, value: str, out: int, **attributes) -> str:
 
 def sub_pixel_and_square(layer: Layer) -> Form:
     """A ConvTranspose in its sub-pixel form, a Conv by 2 along both axes: one layout."""
-    factor = 1 if layer.op == "ConvTranspose" else 4
-    forms = [r for _, r in forms_at_factor(layer, LOOSE, factor)]
+    options = STRIDES if layer.op == "ConvTranspose" else LOOSE
+    forms = [r for _, r in forms_at_factor(layer, options)]
     kinds = ("sub-pixel+sub-pixel", "interleaved+interleaved")
     return next(r for r in forms if isinstance(r, Form) and r.spec.kind in kinds)
 
@@ -78,10 +81,10 @@ def test_a_residual_joins_before_the_shuffle() -> None:
 
 
 def test_odd_extents_are_cut_and_so_shuffled_at_once() -> None:
-    ragged = FoldOptions(factor=4, ragged=True)
+    ragged = FoldOptions(form=FormName.STRIDES, ragged=True)
 
     def first(layer: Layer) -> Form:
-        return next(r for _, r in forms_at_factor(layer, ragged, 1) if isinstance(r, Form))
+        return next(r for _, r in forms_at_factor(layer, ragged) if isinstance(r, Form))
 
     g = Builder([1, 3, 5, 7], np.random.default_rng(5))
     value = upsampling(g, "x", 2, pads=[1, 1, 2, 2])

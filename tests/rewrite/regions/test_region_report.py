@@ -23,10 +23,9 @@ def builder(*shape: int | str) -> Builder:
 
 
 def regions(model: onnx.ModelProto, options: FoldOptions = WIDTH) -> list[RegionReport]:
-    reading, factor = read(model, options), options.factor
+    reading = read(model, options)
     before = reading.document.proto.SerializeToString()
-    assert factor is not None
-    choose = functools.partial(preferred_form, options=options, factor=factor)
+    choose = functools.partial(preferred_form, options=options)
     names = {site.node: site.name for site in reading.sites}
     reports = rewriting(reading, options, choose).region_reports(names)
     assert reading.document.proto.SerializeToString() == before

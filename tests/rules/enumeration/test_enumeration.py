@@ -136,7 +136,7 @@ def test_every_form_is_listed_once_and_made_again_from_its_spec(
     model = conv_model([6, 3, 24, 36], (5, 3, 4, 3), strides=list(strides), bias=True)
     layer, weight = conv_layer(model), numpy_helper.to_array(model.graph.initializer[0])
     options = FoldOptions(factor=factor, layout=layout, mix_samples=True)
-    listed = [form for _, form in forms_at_factor(layer, options, factor)]
+    listed = [form for _, form in forms_at_factor(layer, options)]
     forms = [form for form in listed if isinstance(form, Form)]
     specs = [form.spec for form in forms]
     assert len(specs) == len(set(specs))

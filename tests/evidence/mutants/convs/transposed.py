@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from tests.evidence.mutants.base import Base, fold
-from widthfold_onnx.options import AxisName, Layout
+from widthfold_onnx.options import AxisName, FormName, Layout
 
 H, W, N = AxisName.HEIGHT, AxisName.WIDTH, AxisName.BATCH
 
@@ -101,7 +101,7 @@ TRANSPOSED = {
     "sub_pixel": Transposed(
         shape=(2, 3, 5, 7),
         weight=(3, 2, 4, 2),
-        options=fold(None),
+        options=fold(None, form=FormName.STRIDES),
         attributes={"strides": [2, 2], "pads": [1, 0, 1, 0]},
     ),
     "transposed_output_alone": Transposed(
