@@ -28,12 +28,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 
+import msgspec
+
 from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES, Grouping
 from widthfold_onnx.arrays import round_up
 from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, FormName, Layout
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.form import NO_AXIS, Answer, AxisSpec, Form, FormSpec
+from widthfold_onnx.rules.form import NO_AXIS, Answer, AxisSpec, Form, FormSpec, unfolded_spec
 from widthfold_onnx.rules.layers import ConvLayer, Layer, ProductLayer, axis_names
 from widthfold_onnx.rules.legality import legal_form, wide_problem
 from widthfold_onnx.rules.row_fold import RowFold
@@ -252,18 +254,17 @@ def conv_forms(
         changed_names = [n for n, changed in zip(names[1:], changes, strict=True) if changed]
         axis_label = label or "+".join(changed_names)
         for dense in (False, True) if factors[0] > 1 else (False,):
-            spec = FormSpec(
+            spec = msgspec.structs.replace(
+                unfolded_spec(layer, tuple(tiles for _, tiles in tilings)),
                 axis=axis_label or NO_AXIS,
                 factor=math.prod(factors),
                 kind="+".join(kind) or "mirrored",
-                merged=1,
                 batch=factors[0],
                 dense=dense,
                 tile_major=tile_major,
                 lift=lift,
                 channels=(grouping.inputs, grouping.outputs),
                 group=grouping.group,
-                axes=tuple(tiles for _, tiles in tilings),
             )
             yield label, _spatial_form(layer, options, spec)
 
@@ -306,18 +307,11 @@ def _summed_specs(layer: ConvLayer) -> Iterator[FormSpec]:
         return
     unfolded = AxisSpec(out_tile=1, in_tile=1, blocked=False)
     for _, tiles in _tilings(first, 1, one_sided=True):
-        yield FormSpec(
+        yield msgspec.structs.replace(
+            unfolded_spec(layer, (tiles, *[unfolded] * len(other_axes))),
             axis=layer.position_names[0],
-            factor=1,
             kind=SUMMED,
-            merged=1,
-            batch=1,
-            dense=False,
             tile_major=tiles.is_folded,
-            lift=0,
-            channels=layer.channels,
-            group=1,
-            axes=(tiles, *[unfolded] * len(other_axes)),
             summed=True,
         )
 

@@ -109,6 +109,23 @@ class FormSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         return self.is_lifted_1d and self.axis == NO_AXIS
 
 
+def unfolded_spec(layer: Layer, axes: tuple[AxisSpec, ...]) -> FormSpec:
+    """Return the spec of a form that tiles its axes so, and changes nothing else of a layer."""
+    return FormSpec(
+        axis=NO_AXIS,
+        factor=1,
+        kind="",
+        merged=1,
+        batch=1,
+        dense=False,
+        tile_major=False,
+        lift=0,
+        channels=layer.channels,
+        group=layer.group,
+        axes=axes,
+    )
+
+
 @cache
 def _text(spec: FormSpec) -> str:
     return msgspec.json.encode(spec, order="sorted").decode()

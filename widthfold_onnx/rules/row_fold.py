@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from widthfold_onnx.algebra.axis import ANY, Congruence, ConvAxis, fold_axis
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.layouts import RowLayout
@@ -22,9 +24,9 @@ from widthfold_onnx.rules.form import (
     AxisSpec,
     Ends,
     Form,
-    FormSpec,
     ProposedFold,
     bytes_growth,
+    unfolded_spec,
 )
 from widthfold_onnx.rules.layers import ProductLayer
 
@@ -50,18 +52,15 @@ class RowFold(ProposedFold):
         weight on the left, the columns do.
         """
         blocked = layer.weight_on_left
-        spec = FormSpec(
+        tiles = AxisSpec(out_tile=factor, in_tile=factor, blocked=blocked)
+        spec = msgspec.structs.replace(
+            unfolded_spec(layer, (tiles,)),
             axis=layer.position_names[0],
             factor=factor,
             kind=PRODUCT if factor == 1 else "blocked" if blocked else "interleaved",
             merged=merged,
-            batch=1,
-            dense=False,
             tile_major=not blocked,
-            lift=0,
-            channels=layer.channels,
             group=layer.matrix_count,
-            axes=(AxisSpec(out_tile=factor, in_tile=factor, blocked=blocked),),
         )
         return cls(layer, options, spec, fold_of(layer, factor))
 
