@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import compress, product
 
 import msgspec
 
@@ -36,7 +36,7 @@ from widthfold_onnx.arrays import round_up
 from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, FormName, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.form import NO_AXIS, Answer, AxisSpec, Form, FormSpec, unfolded_spec
-from widthfold_onnx.rules.layers import ConvLayer, Layer, ProductLayer, axis_names
+from widthfold_onnx.rules.layers import ConvLayer, Layer, ProductLayer
 from widthfold_onnx.rules.legality import legal_form, wide_problem
 from widthfold_onnx.rules.row_fold import RowFold
 from widthfold_onnx.rules.spatial_fold import SpatialFold
@@ -118,7 +118,7 @@ def forms_at_factor(layer: Layer, options: FoldOptions) -> Iterator[AxisAnswer]:
         return
     assert isinstance(layer, ConvLayer)
     tile_major = options.layout is Layout.NHWC
-    for factors in factorizations(options.axis, factor, len(layer.axes)):
+    for factors in factorizations(options.axis, factor, layer.foldable_axes):
         yield from conv_forms(layer, options, factors, tile_major=tile_major)
 
 
@@ -154,7 +154,7 @@ def every_form(
     dilations = [axis.dilation for axis in layer.axes if axis.dilation <= FACTORS[-1]]
     specs: set[FormSpec] = set()
     for factor in sorted({1, *FACTORS, *full_extents, *dilations}):
-        for factors in factorizations(options.axis, factor, len(layer.axes)):
+        for factors in factorizations(options.axis, factor, layer.foldable_axes):
             if not folds_open_axes and _folds_open_axis(layer, factors):
                 continue
             for lift, order in ways:
@@ -233,9 +233,8 @@ def conv_forms(
         Names of the axes whose factor is above 1, joined by "+"; and the form or its refusal.
     """
     grouping = grouping or layer.grouping
-    names = axis_names(layer.rank)
     group_changes = _changes(layer.grouping, grouping)
-    label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(factors) if n > 1)
+    label = "+".join(name for name, n in zip(layer.foldable_axes, factors, strict=True) if n > 1)
     if options.ragged and (refusal := _length_problem(layer, factors)):
         yield label, refusal
         return
@@ -251,8 +250,7 @@ def conv_forms(
             continue  # the node as it is
         # The label does not name axes whose strides alone are folded, nor does a lift.
         changes = [bool(group_changes), *(tiles.is_folded for _, tiles in tilings)]
-        changed_names = [n for n, changed in zip(names[1:], changes, strict=True) if changed]
-        axis_label = label or "+".join(changed_names)
+        axis_label = label or "+".join(compress(("channel", *layer.position_names), changes))
         for dense in (False, True) if factors[0] > 1 else (False,):
             spec = msgspec.structs.replace(
                 unfolded_spec(layer, tuple(tiles for _, tiles in tilings)),
@@ -341,35 +339,29 @@ def _length_problem(layer: ConvLayer, factors: Factors) -> Refusal | None:
     return None
 
 
-def factorizations(axis: AxisName | int, factor: int, rank: int) -> Iterator[Factors]:
-    """Yield the factors per axis whose product is a factor; a single axis comes first."""
-    slots = 1 + rank
+def factorizations(axis: AxisName | int, factor: int, names: tuple[str, ...]) -> Iterator[Factors]:
+    """Yield the factors per axis whose product is a factor; a single axis comes first.
+
+    Args:
+        axis: the only axis to fold, by name or by its index in the data; `AxisName.AUTO` for any.
+        factor: the factor.
+        names: names of the axes that may be folded: the batch, then spatial axes.
+    """
+    slots = len(names)
     if factor == 1:
         yield (1,) * slots
         return
-    slot = _slot(axis, rank)
-    single = [tuple(factor if i == j else 1 for i in range(slots)) for j in range(slots)]
-    if slot is not None:
-        yield from single[slot : slot + 1]
+    indices = (0, *range(2, slots + 1))  # of the axes in the data, where 1 holds the channels
+    for slot, name_and_index in enumerate(zip(names, indices, strict=True)):
+        if axis is AxisName.AUTO or axis in name_and_index:
+            yield tuple(factor if i == slot else 1 for i in range(slots))
+    if axis is not AxisName.AUTO:
         return
-    yield from single
     divisors = [n for n in range(1, factor + 1) if factor % n == 0]
     for first in product(divisors, repeat=slots - 1):
         last, remainder = divmod(factor, math.prod(first))
         if not remainder and factor not in (*first, last):
             yield (*first, last)
-
-
-def _slot(axis: AxisName | int, rank: int) -> int | None:
-    """Return the position of an axis among factors: 0 the batch, then spatial axes; None for any.
-
-    An axis that the layer lacks has a position behind the factors.
-    """
-    if axis is AxisName.AUTO:
-        return None
-    names = axis_names(rank)
-    index = axis if isinstance(axis, int) else names.index(axis) if axis in names else len(names)
-    return 0 if index == 0 else index - 1 if 2 <= index < rank + 2 else rank + 1
 
 
 def _tilings(axis: ConvAxis, factor: int, *, one_sided: bool) -> Iterator[tuple[str, AxisSpec]]:

@@ -238,6 +238,11 @@ class ConvLayer(Layer):
         return axis_names(self.rank)[2:]
 
     @property
+    def foldable_axes(self) -> tuple[str, ...]:
+        """Names of the axes of the data that may be folded: all but the channels."""
+        return ("batch", *self.position_names)
+
+    @property
     def positions(self) -> Dims:
         """Samples, and the positions of each axis: how often every weight is multiplied there."""
         return (self.planned_shape[0], *(axis.positions for axis in self.axes))
