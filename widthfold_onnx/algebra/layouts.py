@@ -38,7 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.algebra.axis import Congruence
-from widthfold_onnx.algebra.packing import Move, Reshape, pack
+from widthfold_onnx.algebra.packing import Move, Reshape, are_views, pack
 from widthfold_onnx.arrays import Array, Dims, size_of
 
 
@@ -87,7 +87,7 @@ class PackedLayout(ABC):
 
     def is_view(self, shape: Dims) -> bool:
         """Check whether packing a tensor of logical extents `shape` moves no element in memory."""
-        return all(isinstance(move, Reshape) for move in self.moves(shape))
+        return are_views(self.moves(shape))
 
     def pack_array(self, array: Array) -> Array:
         """Pack a logical array into this layout; its extents must be divisible."""

@@ -90,6 +90,11 @@ def inferred(moves: Iterable[MoveOrSum]) -> int:
     return max((move.inferred for move in moves if isinstance(move, Reshape)), default=0)
 
 
+def are_views(moves: Iterable[MoveOrSum]) -> bool:
+    """Check whether moves leave every element where it is in memory."""
+    return all(isinstance(move, Reshape) for move in moves)
+
+
 def pixel_shuffle(moves: Sequence[MoveOrSum]) -> int | None:
     """Return the block of the DepthToSpace that equals some moves; None if there is none.
 
@@ -116,7 +121,7 @@ class Packing:
     @property
     def is_view(self) -> bool:
         """True if no element moves in memory."""
-        return all(isinstance(move, Reshape) for move in self.moves)
+        return are_views(self.moves)
 
     @cached_property
     def moves(self) -> tuple[Move, ...]:

@@ -15,7 +15,7 @@ import msgspec
 from widthfold_onnx.algebra.axis import ANY, Congruence, ConvAxis, fold_axis
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.layouts import RowLayout
-from widthfold_onnx.algebra.packing import Move, Reshape, Transpose
+from widthfold_onnx.algebra.packing import Move, Reshape, Transpose, are_views
 from widthfold_onnx.arrays import Dims
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
@@ -116,7 +116,7 @@ class RowFold(ProposedFold):
         return Form(
             spec=self.spec,
             fold=self.fold,
-            is_view=all(isinstance(move, Reshape) for move in (*data_moves, *result_moves)),
+            is_view=are_views((*data_moves, *result_moves)),
             extended_in_shape=layer.planned_shape,
             extended_out_shape=layer.output_shape,
             flops_ratio=self.fold.flops_growth(),

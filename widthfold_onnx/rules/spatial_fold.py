@@ -13,6 +13,7 @@ from widthfold_onnx.algebra.packing import (
     Move,
     Reshape,
     ShiftedSum,
+    are_views,
     inferred,
     pack,
     pack_positions,
@@ -115,7 +116,7 @@ class SpatialFold(ProposedFold):
         planned_shapes = (layer.planned_shape, layer.output_shape)
         fixed_shapes = (_fixed_shape(layer, in_shape), _fixed_shape(layer, out_shape))
         packing_moves, unpacking_moves = _moves(fold, fixed_shapes, tile_major=False)
-        views = all(isinstance(move, Reshape) for move in (*packing_moves, *unpacking_moves))
+        views = are_views((*packing_moves, *unpacking_moves))
         infers_several = max(inferred(packing_moves), inferred(unpacking_moves)) > 1
         # A dequantized grouped Conv would need tile-major groups, which no layout has.
         has_layout = not (layer.is_dequantized and fold.group > 1)
