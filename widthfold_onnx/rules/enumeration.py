@@ -56,8 +56,8 @@ the form. The factors (1, 2, 4) fold the height of an image by 2 and the width b
 MAX_WHOLE = 64
 """Largest number of positions of an axis that may become channels as a whole."""
 
-ORDERS = {Layout.AUTO: (False, True), Layout.NCHW: (False,), Layout.NHWC: (True,)}
-"""Channel orders to try by layout: tile-major or not."""
+TILE_MAJOR_BY_LAYOUT = {Layout.AUTO: (False, True), Layout.NCHW: (False,), Layout.NHWC: (True,)}
+"""The orders of channels to try for each layout: whether they are tile-major."""
 
 LIFTED_RANKS = (1, 2)
 """Spatial axes of a Conv that may be lifted. The CPU's blocked kernels exist for two axes only: a
@@ -148,7 +148,7 @@ def every_form(
         return
     full_extents = [n for n in layer.positions[1:] if n is not None and n <= MAX_WHOLE]
     # A lifted Conv is not computed by the channels-last kernels, so that order is not tried.
-    ways = [(0, order) for order in ORDERS[options.layout]]
+    ways = [(0, tile_major) for tile_major in TILE_MAJOR_BY_LAYOUT[options.layout]]
     ways += [(1, False)] if len(layer.axes) in LIFTED_RANKS else []
     # A factor equal to the dilation removes it: every tile reads positions of its own tile only.
     dilations = [axis.dilation for axis in layer.axes if axis.dilation <= FACTORS[-1]]
@@ -157,9 +157,9 @@ def every_form(
         for factors in factorizations(options.axis, factor, layer.foldable_axes):
             if not folds_open_axes and _folds_open_axis(layer, factors):
                 continue
-            for lift, order in ways:
+            for lift, tile_major in ways:
                 answers = conv_forms(
-                    layer, options, factors, lift=lift, tile_major=order, one_sided=True
+                    layer, options, factors, lift=lift, tile_major=tile_major, one_sided=True
                 )
                 for form in _legal(answers):
                     spec = form.spec

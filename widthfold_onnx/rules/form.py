@@ -159,7 +159,7 @@ class Form:
         spec: what tells it from the other forms of the layer.
         fold: how the weight is folded.
         is_view: both ends are pure Reshapes, so that nothing is copied.
-        channels_last: the moves lead through the NHWC path.
+        moves_through_nhwc: the moves lead through the NHWC path (`algebra.packing`).
         extended_in_shape: input extents after zero-extension.
         extended_out_shape: output extents before the cut.
         flops_ratio: multiply-adds after / before.
@@ -174,7 +174,7 @@ class Form:
     spec: FormSpec
     fold: ConvFold
     is_view: bool
-    channels_last: bool = False
+    moves_through_nhwc: bool = False
     extended_in_shape: Dims
     extended_out_shape: Dims
     flops_ratio: float
@@ -202,7 +202,7 @@ class Form:
     def label(self) -> str:
         """View or move, the kind of fold, and the layout if it is not NCHW, for reports."""
         way = "view" if self.is_view else "move"
-        return f"{way} {self.spec.kind}{' in NHWC' if self.channels_last else ''}"
+        return f"{way} {self.spec.kind}{' in NHWC' if self.moves_through_nhwc else ''}"
 
 
 Answer = Form | Refusal

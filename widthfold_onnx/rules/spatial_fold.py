@@ -120,18 +120,18 @@ class SpatialFold(ProposedFold):
         infers_several = max(inferred(packing_moves), inferred(unpacking_moves)) > 1
         # A dequantized grouped Conv would need tile-major groups, which no layout has.
         has_layout = not (layer.is_dequantized and fold.group > 1)
-        channels_last = (fold.tile_major or infers_several) and not views and has_layout
-        if channels_last:
+        tile_major = (fold.tile_major or infers_several) and not views and has_layout
+        if tile_major:
             packing_moves, unpacking_moves = _moves(fold, fixed_shapes, tile_major=True)
-        fold = replace(fold, tile_major=channels_last)
+        fold = replace(fold, tile_major=tile_major)
         axis_folds = (fold.batch > 1, False, *(axis.is_folded for axis in fold.axes))
         output_positions = (out_shape[0], 1, *out_shape[2:])
         weight_positions = (layer.positions[0], 1, *layer.positions[1:])
         return Form(
-            spec=msgspec.structs.replace(self.spec, tile_major=channels_last),
+            spec=msgspec.structs.replace(self.spec, tile_major=tile_major),
             fold=fold,
             is_view=views and shapes == planned_shapes,
-            channels_last=channels_last,
+            moves_through_nhwc=tile_major,
             extended_in_shape=in_shape,
             extended_out_shape=out_shape,
             flops_ratio=fold.flops_growth(
