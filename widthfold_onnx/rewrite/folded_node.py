@@ -60,7 +60,7 @@ def append_folded(
     domain, op_type, attributes = layer.operator.folded_operator(layer.node, form.fold)
     folded_node = series.append(
         op_type,
-        "conv" if layer.rank else "product",
+        "conv" if layer.spatial_rank else "product",
         {str(index): value for index, value in enumerate(inputs[layer.data_index + 1 :])},
         attributes,
         metadata,

@@ -295,7 +295,7 @@ def summed_taps(layer: ConvLayer, options: FoldOptions) -> Iterator[Form]:
 
 def _summed_specs(layer: ConvLayer) -> Iterator[FormSpec]:
     """Yield the specs of the forms with summed taps that a Conv may have."""
-    rank, (first, *other_axes) = layer.rank, layer.axes
+    rank, (first, *other_axes) = layer.spatial_rank, layer.axes
     fits = rank in SUMMED_RANKS and not layer.operator.activates and layer.group == 1
     if not fits or layer.quantization or (rank == 1 and layer.opset < GEMM_OPSET):
         return

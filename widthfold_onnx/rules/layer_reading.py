@@ -54,13 +54,15 @@ WEIGHT_CODES = {
     Code.OVERRIDABLE: Code.WEIGHT_OVERRIDABLE,
     Code.TOO_LARGE: Code.WEIGHT_NOT_EVALUATED,
 }
+"""Why the weight cannot be read (`Document.constant`): the code of a layer for it."""
+
 BIAS_CODES = {
     Code.NOT_CONSTANT: Code.BIAS_NOT_CONSTANT,
     Code.TRAINED: Code.BIAS_TRAINED,
     Code.OVERRIDABLE: Code.BIAS_OVERRIDABLE,
     Code.TOO_LARGE: Code.BIAS_NOT_EVALUATED,
 }
-"""The code of a layer by the code of the constant that it lacks (`Document.constant`)."""
+"""Why the bias cannot be read: the code of a layer for it."""
 
 
 def read_layer(

@@ -158,8 +158,8 @@ class Layer(Site, ABC):
         return self.group
 
     @property
-    def rank(self) -> int:
-        """Spatial axes of its kernel; 0 for a product of matrices."""
+    def spatial_rank(self) -> int:
+        """Number of spatial axes; 0 for a product of matrices."""
         return len(self.axes)
 
     @property
@@ -235,7 +235,7 @@ class ConvLayer(Layer):
     @property
     def position_names(self) -> tuple[str, ...]:
         """Names of the spatial axes."""
-        return axis_names(self.rank)[2:]
+        return axis_names(self.spatial_rank)[2:]
 
     @property
     def foldable_axes(self) -> tuple[str, ...]:
@@ -392,8 +392,8 @@ class ProductLayer(Layer):
         return math.prod(self.batches)
 
     @property
-    def rank(self) -> int:
-        """Spatial axes: none."""
+    def spatial_rank(self) -> int:
+        """None of its axes is spatial."""
         return 0
 
     @property

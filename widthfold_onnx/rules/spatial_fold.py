@@ -76,10 +76,10 @@ class SpatialFold(ProposedFold):
         layer, fold, options = self.layer, self.fold, self.options
         for axis, tiles in enumerate(fold.layout(output=False).factors):
             if tiles > 1 and layer.planned_shape[axis] is None and layer.quantization is not None:
+                name = axis_names(layer.spatial_rank)[axis]
                 return Refusal(
                     Code.UNKNOWN_EXTENT,
-                    f"the extent of the {axis_names(layer.rank)[axis]} is not known; {tiles} would "
-                    "have to divide it",
+                    f"the extent of the {name} is not known; {tiles} would have to divide it",
                 )
         in_shape = _extended_shape(layer, fold, output=False)
         out_shape = _extended_shape(layer, fold, output=True)

@@ -86,7 +86,7 @@ class Work:
             channels=layer.channels,
             group=layer.group,
             taps=math.prod(layer.weight_shape[2:]),
-            rank=layer.rank,
+            rank=layer.spatial_rank,
             inputs=math.prod(shape),
             outputs=math.prod(out_shape),
             transposed=layer.operator.transposed,
