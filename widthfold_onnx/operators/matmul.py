@@ -26,7 +26,7 @@ from widthfold_onnx.operators.base import QLINEAR, FoldedOperator, Inputs, Opera
 from widthfold_onnx.refusal import Code, Refusal
 
 ALPHA_BETA = ("alpha", "beta")
-GEMM_MIN_OPSET = 7
+GEMM_OPSET = 7
 """Below, C broadcasts only if an attribute says so."""
 
 
@@ -148,6 +148,6 @@ def _sides(product: Product) -> tuple[Product, Product]:
 
 
 MATMUL = _sides(Product())
-GEMM = _sides(Product(inputs=Inputs(bias=2), min_opset=GEMM_MIN_OPSET))
+GEMM = _sides(Product(inputs=Inputs(bias=2), min_opset=GEMM_OPSET))
 MATMUL_INTEGER = _sides(Product(inputs=Inputs(data_zero=2, weight_zero=3), takes_integers=True))
 QLINEAR_MATMUL = _sides(Product(inputs=QLINEAR, takes_integers=True))

@@ -46,7 +46,7 @@ SUMMED_RANKS = (1, 3)
 """Numbers of spatial axes of a Conv whose first axis may become samples: a product of matrices
 remains, or a Conv of two axes."""
 
-GEMM_OPSET = 11
+GEMM_WITHOUT_C_OPSET = 11
 """First operator set whose Gemm needs no C."""
 
 Factors = tuple[int, ...]
@@ -297,7 +297,7 @@ def _summed_specs(layer: ConvLayer) -> Iterator[FormSpec]:
     """Yield the specs of the forms with summed taps that a Conv may have."""
     rank, (first, *other_axes) = layer.spatial_rank, layer.axes
     fits = rank in SUMMED_RANKS and not layer.operator.activates and layer.group == 1
-    if not fits or layer.quantization or (rank == 1 and layer.opset < GEMM_OPSET):
+    if not fits or layer.quantization or (rank == 1 and layer.opset < GEMM_WITHOUT_C_OPSET):
         return
     if first.length is None or None in layer.fixed_shape[1:]:
         return

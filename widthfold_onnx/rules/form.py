@@ -42,7 +42,7 @@ MAX_CHANNELS = 1 << 24
 
 Tile = Annotated[int, msgspec.Meta(ge=1, le=MAX_TILE)]
 Channels = Annotated[int, msgspec.Meta(ge=1, le=MAX_CHANNELS)]
-Text = Annotated[str, msgspec.Meta(max_length=100)]
+ShortText = Annotated[str, msgspec.Meta(max_length=100)]
 
 
 class AxisSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,9 +80,9 @@ class FormSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         summed: whether each tap has output channels of its own, which are added up.
     """
 
-    axis: Text
+    axis: ShortText
     factor: Tile
-    kind: Text
+    kind: ShortText
     merged: Annotated[int, msgspec.Meta(ge=1, le=8)]
     batch: Tile
     dense: bool

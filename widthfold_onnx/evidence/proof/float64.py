@@ -35,7 +35,7 @@ from widthfold_onnx.evidence.proof.values import FLOATS
 from widthfold_onnx.model.proto.scope import NameScope, graph_scope
 from widthfold_onnx.model.proto.walk import all_tensors, model_nodes
 
-SOFTMAX_OF_ONE_AXIS = 13
+ONE_AXIS_SOFTMAX_OPSET = 13
 """Operator set since which Softmax acts along one axis; before, on all axes from it on."""
 
 
@@ -76,7 +76,7 @@ class Softmax(_Op):
     """Softmax; before opset 13 over all axes from `axis` on (ONNX operator text)."""
 
     def _run(self, x: Array, **_: object) -> tuple[Array]:
-        is_old = self.run_params["opsets"][self.op_domain] < SOFTMAX_OF_ONE_AXIS
+        is_old = self.run_params["opsets"][self.op_domain] < ONE_AXIS_SOFTMAX_OPSET
         default = 1 if is_old else -1
         entries = (entry.i for entry in self.onnx_node.attribute if entry.name == "axis")
         axis = next(entries, default) % x.ndim

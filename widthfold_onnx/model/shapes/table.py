@@ -130,7 +130,7 @@ MAX_REPEATED = 100_000
 MAX_CALLS = 32
 """Depth of functions that call each other."""
 
-LOOPING_SCAN = 9
+LOOPING_SCAN_OPSET = 9
 """Operator set since which a Scan has no batch axis."""
 
 Body = Callable[[Sequence[Fact]], list[Fact]]
@@ -344,7 +344,7 @@ class Derivation:
             body = partial(self._body, scope, inner_frame)
             if is_default(node, "Loop"):
                 return _loop(body, inputs)
-            if is_default(node, "Scan") and frame.opsets.get("", 1) >= LOOPING_SCAN:
+            if is_default(node, "Scan") and frame.opsets.get("", 1) >= LOOPING_SCAN_OPSET:
                 return _scan(body, node, inputs)
             results[place] = body([])
         if not is_if or results.keys() != {"then_branch", "else_branch"} or not inputs:

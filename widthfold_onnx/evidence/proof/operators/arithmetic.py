@@ -170,7 +170,7 @@ MOVING = frozenset(
 """Operators whose first input holds the moved elements; the other inputs give the new places.
 Concat moves all inputs."""
 
-PAD_READS = 11
+PAD_INPUTS_OPSET = 11
 """Version of the operator set since which Pad has inputs in place of attributes."""
 
 
@@ -199,7 +199,7 @@ def pad(call: Call) -> list[Value] | None:
     data, attributes = call.tensor(0), call.attributes
     rank, mode = len(data.shape), attributes.get("mode", "constant")
     pads, fill, axes = call.numbers(1), call.optional(2), call.numbers(3)
-    if call.opset < PAD_READS:
+    if call.opset < PAD_INPUTS_OPSET:
         pads = np.array(attributes["pads" if "pads" in attributes else "paddings"])
         fill = KnownValue(np.array(attributes.get("value", 0.0)))
     if pads is None or (axes is None and call.optional(3) is not None):
