@@ -2,9 +2,9 @@
 
 A hint is an option: it freezes weights, fixes extents, extends them, or lets samples mix. A site is
 planned with each suggestion as if the caller had given it; only suggestions that give a form are
-named.
-Suggested sizes are round numbers that the factor divides even behind some strides, if the model
-runs at them, and sizes that were found by running it. A model in memory is not run (`all_sizes`).
+named. Suggested sizes are round numbers that the factor divides even behind some strides, if the
+model runs at them, and sizes that were found by running it. A model in memory is not run
+(`all_sizes`).
 """
 
 from __future__ import annotations

@@ -84,14 +84,13 @@ class Operator(ABC):
     min_opset: int = MIN_OPSET
 
     transposed: ClassVar[bool] = False
-    """Whether it spreads each position of the data over the result, as a ConvTranspose does; its
-    folded node is a Conv."""
+    """True if it is a ConvTranspose. Its folded node is a Conv."""
     activates: ClassVar[bool] = False
-    """Whether it applies a function to its sums, so that a sum cannot be computed in parts."""
+    """True if it applies a function to its sums, so that a sum cannot be computed in parts."""
     bias_per_channel: ClassVar[bool] = True
-    """Whether its bias is always one number per output channel."""
+    """True if its bias is always one number per output channel."""
     moves_integers: ClassVar[bool] = True
-    """Whether a runtime still computes a dequantized node in integers if moves of integers stand
+    """True if a runtime still computes a dequantized node in integers where moves of integers stand
     before its DequantizeLinear."""
 
     @property

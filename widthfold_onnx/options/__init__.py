@@ -185,10 +185,10 @@ class FoldOptions:
         skip: glob patterns of node names to leave alone.
         input_shapes: sizes assumed for planning; the model's interface keeps its symbols, except
             under `fixed_shapes`.
-        companions: the companions to exchange or to measure; if none is named, all are measured.
-            Where nothing is measured (a factor, or form strides), none is exchanged then.
-        pad_channels: pad the channels of chains of layers to multiples of this number; 0: none;
-            None: the chains that gain by measurement, no chain where nothing is measured.
+        companions: where forms are measured: the companions to measure, by default all. At a fixed
+            factor or with form strides: the companions to exchange, by default none.
+        pad_channels: the multiple to which channels of chains are padded; 0 pads none. None: the
+            padding is measured, and nothing is padded where nothing is measured.
         freeze_weights: take weights that are also inputs out of the inputs, which changes the
             interface.
     """

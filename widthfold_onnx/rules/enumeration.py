@@ -9,7 +9,7 @@ the input:
     batch                   F, F              the samples: as groups, or as one dense group.
     blocked                 F, F              an axis with b = 1.
     interleaved             F*b, F*s or F     any axis with F > 1.
-    whole                   all, all          an axis of F positions, and nothing else there.
+    whole                   all, all          an axis of F positions: its only form.
     sub-pixel               F*b, 1            F = 1 < b, or F > 1 and `one_sided`.
     space-to-depth          1, s              F = 1 < s and `one_sided`.
     lifted                                    the kernel gets an axis of extent 1.

@@ -361,7 +361,7 @@ def _lifted_pool(op: OpInLayout, lift: int) -> Attributes:
 
 
 def _inserted(pads: list[int], axis: int, lift: int) -> list[int]:
-    """Return begins and ends of pads with none of so many axes before one of them."""
+    """Return pads (begins, then ends) with zeros for `lift` new axes before `axis`."""
     half = len(pads) // 2
     begins, ends = pads[:half], pads[half:]
     return [n for side in (begins, ends) for n in (*side[:axis], *[0] * lift, *side[axis:])]

@@ -104,9 +104,10 @@ def lift_of(layer: Layer, options: FoldOptions) -> Answer:
 
 
 def forms_to_race(layer: Layer, options: FoldOptions) -> list[Form]:
-    """Return the legal forms of a layer; if one of them folds fixed extents, those without a guard.
+    """Return the forms without a guard if they suffice, else every legal form.
 
-    A guard keeps the weights of both branches, and gains at some sizes only.
+    They suffice if one of them folds, or if all extents are fixed. A guard keeps the weights of
+    both branches, and gains at some sizes only.
     """
     unguarded = every_form(layer, options, folds_open_axes=False)
     forms = [form for form in unguarded if not guard_conditions(layer, form)]

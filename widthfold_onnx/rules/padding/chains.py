@@ -2,9 +2,8 @@
 
 Every Conv makes a segment of channels. Ops carry segments on, cut and merge them (`PADDING`). A
 segment can be padded if all of its makers can write zeros, and everything that reads it carries
-padding. A dense
-Conv is a border only: its rows and its columns are padded independently of each other. At a
-multiple of 4:
+padding. A segment ends at a dense Conv, and another begins there: rows and columns of its weight
+are padded independently. At a multiple of 4:
 
     before:  x - Conv 3 -> 6 - Relu [N, 6, ...] - Conv 6 -> 6 - y
     after:   x - Conv 3 -> 8 - Relu [N, 8, ...] - Conv 8 -> 6 - y
