@@ -67,13 +67,7 @@ def all_sizes(suggested: Sizes) -> Sizes:
 
 
 class Hints:
-    """Hints for the sites of one model.
-
-    Args:
-        reading: the model.
-        options: the options that were planned with.
-        size_finder: finds sizes at which the model runs.
-    """
+    """Hints for the sites of one model, which were planned with some options."""
 
     def __init__(self, reading: Reading, options: FoldOptions, size_finder: SizeFinder) -> None:
         self._reading = reading

@@ -464,12 +464,7 @@ class ProductLayer(Layer):
         return inconsistent_shapes(self.planned_shape, self.weight.shape, bias)
 
     def mixes_samples(self, positions: slice, factor: int) -> bool:
-        """Check whether neighbours that are folded into one may belong to several samples.
-
-        Args:
-            positions: the axes that are folded.
-            factor: number of neighbours.
-        """
+        """Check whether `factor` neighbours along these axes may belong to several samples."""
         data = self.planned_shape
         for axis in range(positions.start, positions.stop):
             extent = data[axis]

@@ -311,15 +311,7 @@ def quantization_problem(
     parameters: Mapping[int, Parameter],
     operator: Operator,
 ) -> Refusal | None:
-    """Refuse a quantized node whose parameters do not fold.
-
-    Args:
-        document: the model.
-        node: the node.
-        quantization: the quantization of its data.
-        parameters: its weight and bias, by index.
-        operator: its description.
-    """
+    """Refuse a quantized node whose parameters, by index of the input, do not fold."""
     inputs = operator.inputs
     weight = parameters[inputs.weight]
     if not quantization.dequantized and weight.constant.dtype not in BYTE_TYPES:

@@ -59,11 +59,7 @@ class ChannelPadding:
 
 
 class Chains:
-    """The chains of the main graph: the channels of its tensors, as segments.
-
-    Args:
-        document: the model.
-    """
+    """The chains of the main graph of a model: the channels of its tensors, as segments."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
