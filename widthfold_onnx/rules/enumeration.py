@@ -107,14 +107,15 @@ def forms_at_factor(layer: Layer, options: FoldOptions) -> Iterator[AxisAnswer]:
 
     The names of its axes come with each.
     """
-    factor = options.factor
-    if factor is None:
-        assert options.form is FormName.STRIDES
-        yield from _stride_forms(layer, options) if isinstance(layer, ConvLayer) else ()
+    if options.form is FormName.STRIDES:
+        if isinstance(layer, ConvLayer):
+            yield from _stride_forms(layer, options)
         return
+    factor = options.factor
+    assert factor is not None
     if isinstance(layer, ProductLayer):
         if options.axis is AxisName.AUTO:
-            yield layer.position_names[0], legal_form(RowFold.smallest(layer, options, factor))
+            yield from _row_forms(layer, options, [factor])
         return
     assert isinstance(layer, ConvLayer)
     tile_major = options.layout is Layout.NHWC
@@ -162,9 +163,8 @@ def every_form(
                     layer, options, factors, lift=lift, tile_major=tile_major, one_sided=True
                 )
                 for form in _legal(answers):
-                    spec = form.spec
-                    if spec not in specs:
-                        specs.add(spec)
+                    if form.spec not in specs:
+                        specs.add(form.spec)
                         yield form
     if options.axis is AxisName.AUTO:
         yield from summed_taps(layer, options)
@@ -185,18 +185,21 @@ def _product_forms(layer: ProductLayer, options: FoldOptions) -> Iterator[Form]:
     An Einsum is also tried as a MatMul, and nothing else if it is wide.
     """
     if layer.labels is not None:
-        plain_form = legal_form(RowFold.smallest(layer, options, 1))
-        yield from _legal([(layer.position_names[0], plain_form)])
+        yield from _legal(_row_forms(layer, options, [1]))
         if wide_problem(layer, options) is not None:
             return
-    if options.axis is not AxisName.AUTO:
-        return
-    for factors in (FACTORS, range(2, FACTORS[-1] + 1)):
-        answers = (legal_form(RowFold.smallest(layer, options, factor)) for factor in factors)
-        forms = [answer for answer in answers if isinstance(answer, Form)]
-        if forms:
-            yield from forms
-            return
+    if options.axis is AxisName.AUTO:
+        usual_forms = list(_legal(_row_forms(layer, options, FACTORS)))
+        other_factors = range(2, FACTORS[-1] + 1)
+        yield from usual_forms or _legal(_row_forms(layer, options, other_factors))
+
+
+def _row_forms(
+    layer: ProductLayer, options: FoldOptions, factors: Iterable[int]
+) -> Iterator[AxisAnswer]:
+    """Yield a form for each factor, of the fewest axes of rows that it divides."""
+    for factor in factors:
+        yield layer.position_names[0], legal_form(RowFold.smallest(layer, options, factor))
 
 
 def _legal(answers: Iterable[AxisAnswer]) -> Iterator[Form]:
