@@ -17,7 +17,7 @@ from widthfold_onnx.decide.decisions import Drafting
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.writer import write_model
-from widthfold_onnx.options import Progress, SearchOptions, Step, VerifyOptions
+from widthfold_onnx.options import Progress, SearchOptions, Shapes, Sizes, Step, VerifyOptions
 from widthfold_onnx.results import SpeedVerdict
 from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.plan import EMPTY_PLAN, Plan
@@ -108,9 +108,10 @@ class Trials:
             run; None if it is not in the store and nothing is to be measured.
         """
         of_size = seconds / len(self._trial_sizes)
-        candidate, plans = _candidate(base, plan, **self._conditions), (base, plan)
+        candidate = _candidate(base, plan, **self._conditions)
         timer = partial(time_in_process, level=self.level)
-        return deciding_trial(self._results(self._trial_sizes, candidate, timer, of_size, *plans))
+        trials = self._results(self._trial_sizes, candidate, timer, of_size, plans=(base, plan))
+        return deciding_trial(trials)
 
     def ratios_to(
         self,
@@ -149,7 +150,7 @@ class Trials:
                 for number in chunk:
                     time_others([number])
         return [
-            deciding_trial([self._measurement(size, candidate) for size in self._trial_sizes])
+            deciding_trial([self._measurement(shapes, candidate) for shapes in self._trial_sizes])
             for candidate in candidates
         ]
 
@@ -171,93 +172,98 @@ class Trials:
     def level_ratio(self, plan: Plan) -> Measurement | None:
         """Time one model on the CPU at the first size: at level ALL / at level EXTENDED."""
         candidate = canonical({"of": plan.digest, "than": Level.ALL, "is": Level.EXTENDED})
-        (measurement,) = self._results([0], candidate, time_levels, self.spending.probe, plan)
+        (measurement,) = self._results(
+            self.context.sizes[:1], candidate, time_levels, self.spending.probe, plans=(plan,)
+        )
         return measurement
 
     def final(self, plan: Plan) -> list[Measurement | None]:
         """Time a plan against the original at every size, in several processes.
 
         The caller decides by it which model is written. No result of an earlier comparison counts,
-        as that may have been shorter. The store has one result for all levels: a level is set only
-        where the original surely is slower at the others.
+        as that may have been shorter. The level is no part of the candidate. It is set only where
+        the original surely is slower at the others, so that the original runs at it anyway.
 
         Returns:
             By size, as `compare` does.
         """
-        candidate, plans, seconds = _final_candidate(plan), (EMPTY_PLAN, plan), self.spending.final
-        timer = partial(time_over_processes, level=self.level)
+        candidate, plans = _final_candidate(plan), (EMPTY_PLAN, plan)
+        timer, seconds = partial(time_over_processes, level=self.level), self.spending.final
         return [
             measurement
-            for size in range(len(self.context.sizes))  # each by itself: one may crash
-            for measurement in self._results([size], candidate, timer, seconds, *plans)
+            for shapes in self.context.sizes  # each by itself: one may crash
+            for measurement in self._results([shapes], candidate, timer, seconds, plans=plans)
         ]
 
     def stored_final(self, plan: Plan) -> Measurement | None:
         """Return the stored result of `final` at the first size, if there is one."""
-        return self._measurement(0, _final_candidate(plan))
+        return self._measurement(self.context.sizes[0], _final_candidate(plan))
 
     @cached_property
-    def _subjects(self) -> list[str]:
-        """The subject in the store by size."""
-        common = {
+    def _unsized_subject(self) -> dict[str, object]:
+        """The subject in the store without the shapes of the inputs."""
+        return {
             "model": _digest(self.loaded.path.read_bytes()),
             "inputs": _digests(self.search_options.inputs),
             "values": self.search_options.cases[0],
         }
-        return [canonical({**common, "shapes": shapes}) for shapes in self.context.sizes]
+
+    def _subject(self, shapes: Shapes) -> str:
+        return canonical({**self._unsized_subject, "shapes": shapes})
 
     @cached_property
-    def _trial_sizes(self) -> list[int]:
+    def _trial_sizes(self) -> Sizes:
         """The first size and all larger ones: smaller ones get the final trial alone."""
-        elements = [sum(map(math.prod, shapes.values())) for shapes in self.context.sizes]
-        return [at for at, count in enumerate(elements) if at == 0 or count > elements[0]]
+        first, *others = self.context.sizes
+        return first, *(other for other in others if _elements(other) > _elements(first))
 
     def _results(
         self,
-        sizes: Sequence[int],
+        sizes: Sequence[Shapes],
         candidate: str,
         function: Callable[..., Results],
         seconds: float,
-        *plans: Plan,
+        *,
+        plans: Sequence[Plan],
     ) -> list[Measurement | None]:
         """Return the results of one trial by size, and run it first where it is open.
 
-        `function` times the models of the plans.
+        `function` times the models of the plans, whose files it takes in this order.
         """
         open_sizes = self._open_sizes(candidate, seconds, sizes)
         if open_sizes:
             timer = partial(function, *map(self._file, plans))
             self._run([(candidate, open_sizes)], timer, seconds)
-        return [self._measurement(size, candidate) for size in sizes]
+        return [self._measurement(shapes, candidate) for shapes in sizes]
 
     @property
     def _conditions(self) -> dict[str, str]:
         """The level as a condition of a candidate, if it is not chosen for each model."""
         return {} if self.level is None else {"level": self.level}
 
-    def _measurement(self, size: int, candidate: str) -> Measurement | None:
-        return self.bench.measurement(self._subjects[size], candidate)
+    def _measurement(self, shapes: Shapes, candidate: str) -> Measurement | None:
+        return self.bench.measurement(self._subject(shapes), candidate)
 
     def _open_sizes(
-        self, candidate: str, seconds: float, sizes: Sequence[int] | None = None
-    ) -> list[int]:
+        self, candidate: str, seconds: float, sizes: Sequence[Shapes] | None = None
+    ) -> list[Shapes]:
         """Return at which sizes something is to be timed, for so many seconds each.
 
         No size follows one at which the candidate is known to be surely slower.
         """
-        open_sizes = list[int]()
-        for size in self._trial_sizes if sizes is None else sizes:
-            measurement = self._measurement(size, candidate)
+        open_sizes = list[Shapes]()
+        for shapes in self._trial_sizes if sizes is None else sizes:
+            measurement = self._measurement(shapes, candidate)
             bar = 0.0 if measurement is None else noise(measurement.control)
             if self.search_options.measure and not is_complete(measurement, seconds, bar=bar):
-                open_sizes.append(size)
+                open_sizes.append(shapes)
             elif is_decided(measurement):
                 break
         return open_sizes
 
     def _run(
         self,
-        open_trials: Sequence[tuple[str, Sequence[int]]],
+        open_trials: Sequence[tuple[str, Sequence[Shapes]]],
         timer: Timer,
         seconds: float,
         *,
@@ -280,23 +286,26 @@ class Trials:
             time_budget=seconds * share,
             seeds=0 if self.search_options.inputs else 1,
         )
-        sizes = sorted({size for _, open_sizes in open_trials for size in open_sizes})
-        shapes = [dict(self.context.sizes[size]) for size in sizes]
+        sizes = [
+            dict(shapes)
+            for shapes in self.context.sizes
+            if any(shapes in open_sizes for _, open_sizes in open_trials)
+        ]
         remaining_sizes = list(sizes)
 
         def save(results: Sequence[Measurement | None]) -> None:
-            size = remaining_sizes.pop(0)
+            shapes = remaining_sizes.pop(0)
             for (candidate, open_sizes), result in zip(open_trials, results, strict=True):
-                if result is not None and size in open_sizes:
+                if result is not None and shapes in open_sizes:
                     measurement = msgspec.structs.replace(result, budget=seconds)
-                    self.bench.save(CandidateResult(self._subjects[size], candidate, measurement))
+                    self.bench.save(CandidateResult(self._subject(shapes), candidate, measurement))
 
         try:
             isolated(
                 send_each,
                 timer,
                 options,
-                shapes,
+                sizes,
                 child=self.bench.child,
                 silence=seconds + HANG_SECONDS,
                 on_message=save,
@@ -357,6 +366,11 @@ def gains_over_sizes(finals: Sequence[Measurement | None]) -> bool:
 def verdict_of(trial: Measurement) -> SpeedVerdict:
     """Judge a trial; a model that does not run is slower than any other."""
     return speed_verdict(trial.low, trial.high, trial.control)
+
+
+def _elements(shapes: Shapes) -> int:
+    """Return the number of elements of all inputs."""
+    return sum(map(math.prod, shapes.values()))
 
 
 def _candidate(base: Plan, plan: Plan, **conditions: str) -> str:
