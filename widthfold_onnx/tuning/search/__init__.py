@@ -23,8 +23,8 @@ from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.measurement import Measurement
 from widthfold_onnx.tuning.search.companions import best_companions
 from widthfold_onnx.tuning.search.context import SearchContext, find_context
-from widthfold_onnx.tuning.search.level_search import LevelSearch, Races
-from widthfold_onnx.tuning.search.outcome import SearchOutcome
+from widthfold_onnx.tuning.search.level_search import LevelSearch, LevelSearches
+from widthfold_onnx.tuning.search.outcome import FinishedSearch
 from widthfold_onnx.tuning.search.padding import best_padding, untimed_report
 from widthfold_onnx.tuning.search.settling import settle
 from widthfold_onnx.tuning.search.trials import Trials, gains_over_sizes
@@ -91,13 +91,15 @@ def _search(trials: Trials) -> DecidedPlan:
     drafting = trials.drafting
     matches = drafting.matches(drafting.fold_options.active_companions)
     draft, gains = best_companions(trials, matches)
-    races = _race(trials, draft)
-    trials_at_level = trials.at(_only_level(races, trials.context))
-    level_search, forms = races.level_searches[0], races.level_searches[0].chosen()
-    if not races.interrupted:
-        level_search, forms = settle(trials_at_level, races.level_searches)
+    level_searches = _search_levels(trials, draft)
+    trials_at_level = trials.at(_only_level(level_searches.all_to_extended, trials.context))
+    if level_searches.interrupted:
+        level_search = level_searches.by_promise[0]
+        forms = level_search.chosen()
+    else:
+        level_search, forms = settle(trials_at_level, level_searches.by_promise)
     unpadded = plan = level_search.plan(forms)
-    padding = None if races.interrupted else best_padding(trials_at_level, unpadded)
+    padding = None if level_searches.interrupted else best_padding(trials_at_level, unpadded)
     if padding is not None and padding.is_taken:
         plan = padding.plan
     finals: Sequence[Measurement | None] = [None] * len(trials.context.sizes)
@@ -108,13 +110,13 @@ def _search(trials: Trials) -> DecidedPlan:
     if not gains_over_sizes(finals):
         plan, forms = drafting.unchanged, {}
     exchanged_companions = {companion.companion for companion in plan.companions}
-    return SearchOutcome(trials, races, level_search, forms, plan, finals).decided_plan(
+    return FinishedSearch(trials, level_searches, level_search, forms, plan, finals).decided_plan(
         companion_reports(matches, exchanged_companions, "not measured", gains),
         padding.report(plan.padding) if padding else untimed_report(drafting, unpadded),
     )
 
 
-def _race(trials: Trials, draft: Plan) -> Races:
+def _search_levels(trials: Trials, draft: Plan) -> LevelSearches:
     """Race the layers at the levels that may suit the model, in equal shares of the time."""
     search_options, context, drafting = trials.search_options, trials.context, trials.drafting
     reading = drafting.reading(draft)
@@ -122,7 +124,7 @@ def _race(trials: Trials, draft: Plan) -> Races:
     first = LevelSearch(draft, layers, trials.bench)
     all_to_extended = None
     interrupted = False
-    level_searches = [first]
+    searches = [first]
     try:
         has_levels = Level.EXTENDED in traits_of(search_options.provider).levels
         if layers.workloads and has_levels:
@@ -131,29 +133,26 @@ def _race(trials: Trials, draft: Plan) -> Races:
         if all_to_extended is not None and all_to_extended.status == "ok":
             extended_seconds = all_to_extended.seconds
             all_seconds = extended_seconds * all_to_extended.ratio
-            level_searches = [replace(first, seconds=all_seconds)]
+            searches = [replace(first, seconds=all_seconds)]
             if extended_seconds < MAX_LEVEL_RATIO * all_seconds:
                 layers_at_extended = layers.at(context.target.without_blocked_kernels())
                 bench = trials.bench.at(Level.EXTENDED)
-                level_searches.append(
-                    LevelSearch(draft, layers_at_extended, bench, extended_seconds)
-                )
+                searches.append(LevelSearch(draft, layers_at_extended, bench, extended_seconds))
         if search_options.measure:
             seconds = search_options.time_budget or trials.spending.race
-            share = seconds / len(level_searches)
-            for level_search in level_searches:
+            share = seconds / len(searches)
+            for level_search in searches:
                 level_search.measure(Budget(share), trials.on_progress)
     except KeyboardInterrupt:
         interrupted = True
-    return Races(sorted(level_searches, key=LevelSearch.estimate), all_to_extended, interrupted)
+    return LevelSearches(sorted(searches, key=LevelSearch.estimate), all_to_extended, interrupted)
 
 
-def _only_level(races: Races, context: SearchContext) -> Level | None:
+def _only_level(ratio: Measurement | None, context: SearchContext) -> Level | None:
     """Return level ALL if the model surely is too slow at EXTENDED; None leaves it open.
 
     The levels were timed at the first size alone, so several sizes leave it open.
     """
-    ratio = races.all_to_extended
     if ratio is None or ratio.status != "ok" or len(context.sizes) > 1:
         return None
     return Level.ALL if MAX_LEVEL_RATIO * ratio.high < 1 else None

@@ -140,17 +140,17 @@ class LevelSearch:
         return self.layers.layer_count(subject) * seconds
 
 
-class Races(NamedTuple):
-    """The races of the layers of a model.
+class LevelSearches(NamedTuple):
+    """The searches at all levels at which layers raced.
 
     Attributes:
-        level_searches: of the levels at which layers raced, the most promising one first.
+        by_promise: the searches, the most promising one first.
         all_to_extended: time of the drafted model at level ALL / at EXTENDED; None if it was not
             timed.
-        interrupted: whether the caller ended the races.
+        interrupted: True if the caller ended the races.
     """
 
-    level_searches: Sequence[LevelSearch]
+    by_promise: Sequence[LevelSearch]
     all_to_extended: Measurement | None
     interrupted: bool
 

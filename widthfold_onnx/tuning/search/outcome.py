@@ -29,7 +29,7 @@ from widthfold_onnx.tuning.measurement import AS_IS, Measurement
 from widthfold_onnx.tuning.search.level_search import (
     PREDICTED_GAIN,
     LevelSearch,
-    Races,
+    LevelSearches,
     pays,
 )
 from widthfold_onnx.tuning.search.trials import Trials, verdict_of
@@ -38,20 +38,20 @@ NEGLIGIBLE = "by prediction it can save too little of the model's time"
 
 
 @dataclass(frozen=True)
-class SearchOutcome:
-    """The outcome of a search.
+class FinishedSearch:
+    """A search that has ended, with the accepted plan.
 
     Attributes:
         trials: timed whole models.
-        races: of the layers.
-        level_search: of the level that was settled on.
+        level_searches: at all levels.
+        level_search: the search at the level that was settled on.
         forms: by subject the accepted forms of layers that are not padded.
         plan: the accepted plan.
         finals: the final trial of the whole model at each size; None where it was not timed.
     """
 
     trials: Trials
-    races: Races
+    level_searches: LevelSearches
     level_search: LevelSearch
     forms: Mapping[str, FormSpec]
     plan: Plan
@@ -144,10 +144,11 @@ class SearchOutcome:
 
     def _report(self, *, accepted: bool) -> SearchReport:
         """Return the figures of the search; `accepted` tells whether the plan changes the model."""
-        options, context, races = self.trials.search_options, self.trials.context, self.races
+        options, context = self.trials.search_options, self.trials.context
+        level_searches, all_to_extended = self.level_searches, self.level_searches.all_to_extended
         final, workloads = self.finals[0], self.level_search.layers.workloads
         best = [self.level_search.best(subject) for subject in workloads]
-        last = final or races.all_to_extended
+        last = final or all_to_extended
         return SearchReport(
             provider=options.provider.value,
             threads=options.threads,
@@ -155,10 +156,10 @@ class SearchOutcome:
             sizes=list(map(_at_size, context.sizes, self.finals)),
             layers=len(workloads),
             forms=sum(len(workload.forms) for workload in workloads.values()),
-            measured=sum(len(s.bench.new_measurements) for s in races.level_searches),
-            pending=len(_unmeasured(races)) if options.measure else 0,
+            measured=sum(len(s.bench.new_measurements) for s in level_searches.by_promise),
+            pending=len(_unmeasured(level_searches)) if options.measure else 0,
             predicted=sum(choice is not None and choice[1].predicted for choice in best),
-            interrupted=races.interrupted,
+            interrupted=level_searches.interrupted,
             store_read_only=self.level_search.bench.store.read_only,
             whole=None if final is None else final.gain,
             accepted=accepted,
@@ -166,7 +167,7 @@ class SearchOutcome:
             bar=0.0 if final is None else noise(final.control),
             failure="" if final is None else final.reason,
             note="" if last is None else last.note,
-            original_setting=final.original_setting if final else _fastest(races.all_to_extended),
+            original_setting=final.original_setting if final else _fastest(all_to_extended),
             folded_setting=_setting(final) if accepted else "",
         )
 
@@ -199,10 +200,10 @@ def _why_unmeasured(level_search: LevelSearch, subject: str) -> str:
     return f"ran: {reasons.most_common(1)[0][0]}" if reasons else "was measured"
 
 
-def _unmeasured(races: Races) -> set[str]:
+def _unmeasured(level_searches: LevelSearches) -> set[str]:
     """Return the subjects of the layers that still lack a measurement."""
-    pending = [w for s in races.level_searches for w in s.bench.pending(s.promising())]
-    return races.level_searches[0].layers.subjects_of(pending)
+    pending = [w for s in level_searches.by_promise for w in s.bench.pending(s.promising())]
+    return level_searches.by_promise[0].layers.subjects_of(pending)
 
 
 def _fastest(all_to_extended: Measurement | None) -> str:

@@ -24,14 +24,14 @@ Forms = Mapping[str, FormSpec]
 """Subject of a layer -> its form; a layer that is not named stays as it is."""
 
 
-def settle(trials: Trials, level_searches: Sequence[LevelSearch]) -> tuple[LevelSearch, Forms]:
+def settle(trials: Trials, by_promise: Sequence[LevelSearch]) -> tuple[LevelSearch, Forms]:
     """Return the search of the level at which the whole model is fastest, and the forms that help.
 
     Args:
         trials: times whole models.
-        level_searches: of all levels, the most promising one first.
+        by_promise: the searches at all levels, the most promising one first.
     """
-    level_search, *challengers = level_searches
+    level_search, *challengers = by_promise
     forms = _agreed(trials, level_search)
     for challenger in challengers:
         challenger_forms = _agreed(trials, challenger)
