@@ -11,7 +11,7 @@ import onnx
 
 from widthfold_onnx.decide.decided_plan import DecidedPlan
 from widthfold_onnx.decide.decisions import Drafting, decisions_of, layer_plans
-from widthfold_onnx.decide.hints import Hints, SizeFinder, all_sizes
+from widthfold_onnx.decide.hints import Hints, SizeFinder
 from widthfold_onnx.decide.report import (
     Outcomes,
     companion_reports,
@@ -33,7 +33,7 @@ def decide_fixed(
     proto: onnx.ModelProto,
     folder: Path | None,
     options: FoldOptions,
-    size_finder: SizeFinder = all_sizes,
+    size_finder: SizeFinder | None = None,
 ) -> DecidedPlan:
     """Return the plan that folds every layer that the rules allow, by the factor of the options.
 
@@ -41,7 +41,7 @@ def decide_fixed(
         proto: a checked model; it stays as it is.
         folder: where its external data lies.
         options: which layers, how far, in which form; the layout is decided.
-        size_finder: finds sizes for hints.
+        size_finder: finds sizes for hints; None for a model in memory, which is not run.
 
     Raises:
         UsageError: no factor is given, or an option does not fit.

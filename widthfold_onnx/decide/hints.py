@@ -3,8 +3,8 @@
 A hint is an option: it freezes weights, fixes extents, extends them, or lets samples mix. A site is
 planned with each suggestion as if the caller had given it; only suggestions that give a form are
 named. Suggested sizes are round numbers that the factor divides even behind some strides, if the
-model runs at them, and sizes that were found by running it. A model in memory is not run
-(`all_sizes`).
+model runs at them, and sizes that were found by running it. A model in memory is not run: all
+suggested sizes are tried.
 """
 
 from __future__ import annotations
@@ -56,20 +56,18 @@ def runnable_sizes(model: Path, cases: Sequence[Values], suggested: Sizes) -> Si
         return ()
 
 
-def no_sizes(_: Sizes) -> Sizes:
-    """Return no sizes, as none was found for the model."""
-    return ()
-
-
-def all_sizes(suggested: Sizes) -> Sizes:
-    """Return all suggested sizes: a model in memory is not run."""
-    return suggested
-
-
 class Hints:
-    """Hints for the sites of one model, which were planned with some options."""
+    """Hints for the sites of one model.
 
-    def __init__(self, reading: Reading, options: FoldOptions, size_finder: SizeFinder) -> None:
+    Args:
+        reading: the model.
+        options: the options that were planned with.
+        size_finder: finds sizes at which the model runs; None tries all suggested ones.
+    """
+
+    def __init__(
+        self, reading: Reading, options: FoldOptions, size_finder: SizeFinder | None
+    ) -> None:
         self._reading = reading
         self._size_finder = size_finder
         if options.is_measured:
@@ -129,11 +127,12 @@ class Hints:
         }
         groups = [[name] for name in open_inputs]
         groups += [list(open_inputs)] if len(open_inputs) > 1 else []
-        suggested = tuple(
+        sizes: Sizes = tuple(
             {**demanded, **{name: self._shape_of(open_inputs[name], samples) for name in names}}
             for samples, names in product((1, self._factor), groups)
         )
-        sizes = self._size_finder(suggested) if open_inputs else ()
+        if sizes and self._size_finder is not None:
+            sizes = self._size_finder(sizes)
         return [
             ({n: s for n, s in shapes.items() if n in open_inputs}, ShapeTable(proto, shapes))
             for i, shapes in enumerate(sizes)

@@ -8,7 +8,7 @@ from functools import partial
 from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES
 from widthfold_onnx.arrays import Dims, round_up
 from widthfold_onnx.decide.decisions import Decision, Drafting, decisions_of
-from widthfold_onnx.decide.hints import Hints, SizeFinder, no_sizes, runnable_sizes
+from widthfold_onnx.decide.hints import Hints, runnable_sizes
 from widthfold_onnx.decide.report import KEPT, companion_reports, padding_report
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.loader import LoadedModel
@@ -71,10 +71,7 @@ def survey(
     chains, stops = drafting.padding_chains(reading, multiple)
     padding = joined_plan(chains)
     assumed = _assumed(loaded, options, cases)
-    size_finder: SizeFinder = no_sizes
-    if assumed is not None:
-        size_finder = partial(runnable_sizes, loaded.path, cases)
-    hints = Hints(reading, options, size_finder)
+    hints = Hints(reading, options, partial(runnable_sizes, loaded.path, cases))
     choose = partial(preferred_form, options=options)
     return InspectReport(
         model=loaded.path.name,
