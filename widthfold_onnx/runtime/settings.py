@@ -332,7 +332,7 @@ def timed_rounds(
         is_enough: tells after each round by the seconds of all rounds, and by the seconds that have
             passed, whether no further round is needed.
         earlier: seconds of earlier rounds of the same runs, which count, so perhaps none follows.
-        is_warm: the runs are not warmed up, as they ran before.
+        is_warm: True if the runs need no warm-up, as they ran before.
 
     Returns:
         Seconds [round, run].

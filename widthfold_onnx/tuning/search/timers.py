@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.runtime.clock import Times, clock_of
+from widthfold_onnx.runtime.clock import clock_of
 from widthfold_onnx.runtime.contest import hold_contest
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.inputs.input_sets import Rotation, timed_inputs
@@ -117,15 +118,15 @@ def time_in_process(
     models = OpenModels.of((original, rewritten), options, level)
     for shapes in sizes:
         setting_times = models.setting_times(shapes, CHOICE_SECONDS)
-        (measurement,) = ratios_in_turn(
-            setting_times.best_sessions[::-1],
-            setting_times.inputs,
-            options,
-            options.time_budget,
-            patience=math.inf,
-            earlier=setting_times.best_times[:, ::-1] if setting_times.are_conclusive else None,
+        sessions, inputs = setting_times.best_sessions, setting_times.inputs
+        times = timed_rounds(
+            [run_of(session, inputs.sets) for session in sessions],
+            clock_of(options),
+            partial(is_enough, seconds=options.time_budget, patience=math.inf),
+            earlier=setting_times.best_times if setting_times.are_conclusive else None,
             is_warm=True,
         )
+        measurement = Measurement.of_times(*times.T)
         yield [_at_settings(measurement, setting_times.best_settings, setting_times.advice)]
         if measurement.gain.is_surely_slower:
             return
@@ -169,7 +170,7 @@ def time_in_turn(
         is_drawn = shapes is sizes[0]
         inputs = setting_times.inputs if is_drawn else timed_inputs(base, shapes, options, kind)
         sides = [base, *(sessions[number] for number in undecided)]
-        ratios = ratios_in_turn(sides, inputs, options, options.time_budget)
+        ratios = ratios_in_turn(sides, inputs, options)
         ratio_of = dict(zip(undecided, ratios, strict=True))
         yield [ratio_of.get(number) for number in range(len(others))]
         undecided = [number for number in undecided if not ratio_of[number].gain.is_surely_slower]
@@ -194,7 +195,7 @@ def time_levels(
     sessions = [open_at(model, setting) for setting in (other, common)]
     for shapes in sizes:
         inputs = timed_inputs(sessions[1], shapes, options)
-        (measurement,) = ratios_in_turn(sessions, inputs, options, options.time_budget)
+        (measurement,) = ratios_in_turn(sessions, inputs, options)
         advice = advice_of(measurement.ratio, other, common)
         yield [_at_settings(measurement, (common, other), advice)]
 
@@ -208,42 +209,41 @@ def _at_settings(measurement: Measurement, settings: Sequence[Setting], advice: 
 
 
 def ratios_in_turn(
-    sessions: Sequence[Session],
-    inputs: Rotation,
-    options: VerifyOptions,
-    seconds: float,
-    *,
-    patience: float = CHOICE_PATIENCE,
-    earlier: Times | None = None,
-    is_warm: bool = False,
+    sessions: Sequence[Session], inputs: Rotation, options: VerifyOptions
 ) -> list[Measurement]:
     """Time sessions in turn; return the time of each other session / time of the first.
-
-    It ends after `CHOICE_SECONDS` of runs when more runs would tell hardly more of any of them.
 
     Args:
         sessions: the sessions.
         inputs: the sets that take turns.
-        options: they determine the clock.
-        seconds: after which no further round begins, once there are the fewest.
-        patience: seconds that fewer rounds may take, if that is more.
-        earlier: goes to `timed_rounds`.
-        is_warm: goes there, too.
+        options: the budget, and options that determine the clock.
     """
     runs = [run_of(session, inputs.sets) for session in sessions]
+    rule = partial(is_enough, seconds=options.time_budget)
+    first, *others = timed_rounds(runs, clock_of(options), rule).T
+    return [Measurement.of_times(other, first) for other in others]
 
-    def is_enough(rounds: Rounds, passed: float) -> bool:
-        if len(rounds) < MIN_ROUNDS:
-            return passed > max(seconds, patience)
-        return passed > seconds or (is_look(len(rounds)) and are_settled(np.array(rounds)))
 
-    def are_settled(times: Times) -> bool:
-        own, *others = times.T
-        return times.sum() > CHOICE_SECONDS and all(is_settled(other, own) for other in others)
+def is_enough(
+    rounds: Rounds, passed: float, *, seconds: float, patience: float = CHOICE_PATIENCE
+) -> bool:
+    """Check whether no further round of a trial is needed.
 
-    times = timed_rounds(runs, clock_of(options), is_enough, earlier, is_warm=is_warm)
-    own, *others = times.T
-    return [Measurement.of_times(other, own) for other in others]
+    Rounds also end after `CHOICE_SECONDS` of runs when more would tell hardly more of any session.
+
+    Args:
+        rounds: seconds by round and session; others are compared with the first session.
+        passed: seconds since the first round.
+        seconds: after which no further round begins, once there are the fewest.
+        patience: seconds that fewer rounds may take, if that is more.
+    """
+    if len(rounds) < MIN_ROUNDS:
+        return passed > max(seconds, patience)
+    if passed > seconds or not is_look(len(rounds)):
+        return passed > seconds
+    times = np.array(rounds)
+    first, *others = times.T
+    return times.sum() > CHOICE_SECONDS and all(is_settled(other, first) for other in others)
 
 
 def is_look(count: int) -> bool:
