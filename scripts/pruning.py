@@ -36,7 +36,7 @@ from widthfold_onnx.tuning.measurement import (
     Measurement,
 )
 from widthfold_onnx.tuning.successive_halving import RaceOptions
-from widthfold_onnx.tuning.targets import load_target, usual
+from widthfold_onnx.tuning.targets import default_target, load_target
 
 FEW = SPENDING[Effort.THOROUGH].rungs[0].pairs
 HEAD = [
@@ -83,7 +83,7 @@ def compare(model: Path, seconds: float) -> Row:
     """Run both races of one model."""
     loaded, shapes = load(model), SHAPES.get(model.stem, {})
     _, sizes = provider_and_sizes(model, RuntimeOptions(provider=Provider.CPU), (shapes,))
-    aim = load_target(usual(Provider.CPU))
+    aim = load_target(default_target(Provider.CPU))
     layers = Layers.of(
         Reading.of(loaded.proto, loaded.folder, EMPTY_PLAN), FoldOptions(), sizes[0], aim
     )

@@ -28,7 +28,7 @@ from widthfold_onnx.runtime.clock import clock_name
 from widthfold_onnx.runtime.provider_traits import TRAITS, Level, ProviderTraits, traits_of
 from widthfold_onnx.runtime.providers import ranking
 from widthfold_onnx.runtime.settings import settings_of
-from widthfold_onnx.tuning.targets import load_target, names, usual
+from widthfold_onnx.tuning.targets import default_target, load_target, names
 
 OTHER = Provider("FooExecutionProvider")
 COMPARED = re.compile(r"(?:is|is not|==|!=|in \()\s*Provider\.(?!AUTO)")
@@ -99,7 +99,7 @@ def test_what_is_not_described_runs_with_defaults() -> None:
     ]
     assert [str(setting) for setting in settings_of(RuntimeOptions(provider=OTHER))] == ["all"]
     assert clock_name(RuntimeOptions(provider=OTHER)) == "wall"
-    assert usual(OTHER) == usual(Provider.CPU)
+    assert default_target(OTHER) == default_target(Provider.CPU)
 
 
 def test_openvino_has_threads_precision_and_levels() -> None:

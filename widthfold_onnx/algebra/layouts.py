@@ -317,7 +317,7 @@ class PaddedLayout:
         result[(slice(None),) * axis + (self.places,)] = array
         return result
 
-    def of_each(self, groups: int) -> PaddedLayout | None:
+    def layout_of_group(self, groups: int) -> PaddedLayout | None:
         """Return the layout of one of equal groups of channels; None if the groups differ."""
         if self.channels % groups or self.width % groups:
             return None

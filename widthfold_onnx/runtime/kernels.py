@@ -5,8 +5,9 @@
   products of 8 bits in 16 bits, and saturates (microsoft/onnxruntime pull request 24220:
   `vpmaddubsw`). Weights of 7 bits cannot reach that, as 2 * 255 * 64 < 2**15. Kernels of two signed
   or two unsigned types compute exactly.
-* `operations`, `copied`: multiply and add in a matrix product, and copy. `auto` runs no form whose
-  arithmetic alone takes too long; `verify` reports how near a node comes to these speeds.
+* `multiply_speed`, `copy_speed`: operations a second of a matrix product, and bytes a second of a
+  copy. `auto` runs no form whose arithmetic alone takes too long; `verify` reports how near a node
+  comes to these speeds.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ RUNS = 15
 _EXTENT = 512
 
 
-def operations(setting: Setting, dtype: str = "float") -> float:
+def multiply_speed(setting: Setting, dtype: str = "float") -> float:
     """Return the operations per second of a matrix product; a multiply-add is two.
 
     Args:
@@ -93,7 +94,7 @@ def operations(setting: Setting, dtype: str = "float") -> float:
     return 2 * _EXTENT**3 / _shortest(product, setting)
 
 
-def copied(setting: Setting, size: int) -> float:
+def copy_speed(setting: Setting, size: int) -> float:
     """Return the bytes per second of a copy that reads and writes so many bytes."""
 
     def seconds(count: int) -> float:

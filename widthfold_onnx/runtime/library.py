@@ -114,18 +114,18 @@ def failures() -> tuple[type[Exception], ...]:
     return (RuntimeError, ValueError, *(item for item in types if issubclass(item, Exception)))
 
 
-def words(error: Exception, model: Path | None = None) -> str:
+def error_text(error: Exception, model: Path | None = None) -> str:
     r"""Return a runtime error as one line; if a library of the device failed, only its message.
 
     Args:
         error: the exception that it raised.
         model: a file that is shown without its folder.
 
-    >>> words(RuntimeError("f(int) [with T = x] CUDA failure 2: out of memory ; GPU=0 ; host=h"))
+    >>> error_text(RuntimeError("f() [with T = x] CUDA failure 2: out of memory ; GPU=0 ; host=h"))
     'CUDA failure 2: out of memory'
-    >>> words(RuntimeError("a.cc:1 f(int) [OpenVINO-EP] Loading: Exception from b.cpp:2:\nno rank"))
-    '[OpenVINO-EP] Loading: Exception from b.cpp:2: no rank'
-    >>> words(RuntimeError("no such node\n"))
+    >>> error_text(RuntimeError("a.cc:1 f() [OpenVINO-EP] Loading: Exception from b.cpp:2:\nnone"))
+    '[OpenVINO-EP] Loading: Exception from b.cpp:2: none'
+    >>> error_text(RuntimeError("no such node\n"))
     'no such node'
     """
     text = str(error) if model is None else str(error).replace(str(model), model.name)

@@ -120,7 +120,7 @@ def obstacle(provider: Provider, provider_options: tuple[tuple[str, str], ...] =
         session = library.new_session(one_node(), options, providers)
         session.run(None, {"x": np.ones((1, 1, 1, 1), np.float32)})
     except library.failures() as error:
-        return missing_library(provider) or library.words(error)
+        return missing_library(provider) or library.error_text(error)
     if session.get_providers()[0] != traits.name:
         return missing_library(provider) or "no usable device"
     return None
@@ -162,7 +162,7 @@ the level EXTENDED on (the same header; `runtime.kernels`)."""
 SIGNED = "session.qdqisint8allowed"
 """At 1 the runtime leaves signed data signed that are quantized and dequantized, on x86 too."""
 
-VALUED = (
+PARAMETERS = (
     "optimization.disable_specified_optimizers",
     "session.dynamic_block_base",
     "session.intra_op_thread_affinities",
@@ -186,7 +186,7 @@ SWITCHES = (
 )
 """Those that are 0 or 1; the runtime silently takes any other value for one of them."""
 
-DOCUMENTED = (*VALUED, *SWITCHES)
+DOCUMENTED = (*PARAMETERS, *SWITCHES)
 """Names of entries that change what is computed or how long that takes (the same header)."""
 
 NEAR = 0.93
@@ -227,7 +227,7 @@ def check_entries(given_entries: Mapping[str, str]) -> None:
         except library.failures() as error:
             entry = quoted(f"{name}={value}")
             raise UsageError(
-                f"the runtime does not take {entry}: {library.words(error)}"
+                f"the runtime does not take {entry}: {library.error_text(error)}"
             ) from error
 
 

@@ -193,7 +193,8 @@ class Session:
         try:
             yield
         except library.failures() as error:
-            raise UnverifiedError(f"{self.label} does not run: {library.words(error)}") from error
+            text = library.error_text(error)
+            raise UnverifiedError(f"{self.label} does not run: {text}") from error
 
     def _place(self, value: Array | Placed) -> Placed:
         """Copy an array to the device, unless it lies there already."""
@@ -319,7 +320,7 @@ def open_session(
     except library.failures() as error:
         has_no_kernel = isinstance(error, runtime.capi.onnxruntime_pybind11_state.NotImplemented)
         kind = NoKernelError if has_no_kernel else UnverifiedError
-        raise kind(f"{label} does not load: {library.words(error, path)}") from error
+        raise kind(f"{label} does not load: {library.error_text(error, path)}") from error
     first, expected = session.get_providers()[0], traits_of(provider).name
     if first != expected:
         raise UnverifiedError(f"{label} runs on {first} although {expected} was asked for")

@@ -22,7 +22,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.runtime.clock import Run, Times, clock_of, in_turn
-from widthfold_onnx.runtime.kernels import operations
+from widthfold_onnx.runtime.kernels import multiply_speed
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import resolved
 from widthfold_onnx.runtime.settings import Setting, fixed_feeds, random_run
@@ -119,7 +119,7 @@ def race(
         UnverifiedError: the runtime cannot be used, or does not run a layer as it is.
     """
     resolved(options.search_options)  # else the first layer would seem not to run
-    peak = operations(options.setting) if any(w.forms for w in workloads) else math.inf
+    peak = multiply_speed(options.setting) if any(w.forms for w in workloads) else math.inf
     end = time.perf_counter() + seconds
     for index, workload in enumerate(workloads):
         if index and time.perf_counter() > end:

@@ -40,7 +40,7 @@ from widthfold_onnx.tuning.search.assign import foresee
 from widthfold_onnx.tuning.search.level_search import workloads_to_race
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.successive_halving import RaceOptions
-from widthfold_onnx.tuning.targets import load_target, usual
+from widthfold_onnx.tuning.targets import default_target, load_target
 from widthfold_onnx.tuning.workloads import Workload, joined, most_work_first
 
 EVERY_FORM = FoldOptions()
@@ -152,7 +152,7 @@ def _read(path: Path, runtime_options: RuntimeOptions, options: FoldOptions, for
         provider, sizes = isolated(provider_and_sizes, path, runtime_options, options.input_shapes)
         drafting = Drafting(loaded.proto, loaded.folder, options)
         reading = drafting.reading(drafting.base_plan)
-        layers = Layers.of(reading, options, sizes[0], load_target(usual(provider)))
+        layers = Layers.of(reading, options, sizes[0], load_target(default_target(provider)))
     except WidthfoldError as error:
         return _Read(path.name, error)
     return _Read(

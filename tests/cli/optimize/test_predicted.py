@@ -21,7 +21,7 @@ from widthfold_onnx.tuning.identity import machine_identity, setting_identity
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.measurement import AS_IS, Measurement, now
 from widthfold_onnx.tuning.store import Key, Store
-from widthfold_onnx.tuning.targets import load_target, usual
+from widthfold_onnx.tuning.targets import default_target, load_target
 from widthfold_onnx.tuning.workloads import Workload
 
 CPU = ("--no-measure", "--target", "cpu-avx512")
@@ -125,7 +125,7 @@ def test_gpus_are_targets_as_well(tmp_path: Path) -> None:
 
 
 def test_the_processor_is_the_target_by_default() -> None:
-    assert planned(WIDE, "--no-measure")["search"]["target"] == usual(Provider.CPU)
+    assert planned(WIDE, "--no-measure")["search"]["target"] == default_target(Provider.CPU)
 
 
 @pytest.mark.parametrize("factor", [(), ("--factor", 8)])
@@ -196,7 +196,7 @@ def test_of_several_machines_only_this_one_decides(store: Path) -> None:
     put(store, "yonder", 1.1)
     assert planned(WIDE, *CPU)["sites"][0]["gain"]["predicted"]
     put(store, machine_identity(Provider.CPU), 1.2)
-    own, other = sorted(("cpu-avx512", "cpu-avx2"), key=lambda n: n != usual(Provider.CPU))
+    own, other = sorted(("cpu-avx512", "cpu-avx2"), key=lambda n: n != default_target(Provider.CPU))
     assert planned(WIDE, "--no-measure", "--target", own)["sites"][0]["gain"]["ratio"] == 1.2
     assert planned(WIDE, "--no-measure", "--target", other)["sites"][0]["gain"]["predicted"]
 
@@ -227,7 +227,9 @@ def test_the_whole_model_as_it_was_timed_has_the_last_word(
     assert tuned["search"]["whole"]["ratio"] == WHOLE / (WHOLE - saved)
     assert (len(world.raced), len(world.compared)) == (1, 1)
     there = Path(shutil.copy(store, tmp_path / "other.sqlite"))
-    again = planned(WIDE, "--no-measure", "--target", usual(Provider.CPU), "--store", there)
+    again = planned(
+        WIDE, "--no-measure", "--target", default_target(Provider.CPU), "--store", there
+    )
     assert again["sites"] == tuned["sites"]
     assert again["search"]["whole"] == tuned["search"]["whole"]
     assert (again["search"]["measured"], again["search"]["predicted"]) == (0, 0)

@@ -9,7 +9,7 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider
 from widthfold_onnx.system import Processor
 from widthfold_onnx.tuning import targets
-from widthfold_onnx.tuning.targets import Target, load_target, names, usual
+from widthfold_onnx.tuning.targets import Target, default_target, load_target, names
 
 GIVEN = msgspec.to_builtins(load_target("cpu-avx512"))
 
@@ -73,7 +73,7 @@ def test_data_that_do_not_fit_are_refused(change: dict[str, object]) -> None:
 )
 def test_the_processor_chooses(vectors: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "processor", lambda: Processor("", "", vectors))
-    assert usual(Provider.AUTO) == usual(Provider.CPU) == name
-    assert usual(Provider.OPENVINO) == name
-    assert usual(Provider.CUDA) == "a100"
-    assert usual(Provider.MIGRAPHX) == "mi300x"
+    assert default_target(Provider.AUTO) == default_target(Provider.CPU) == name
+    assert default_target(Provider.OPENVINO) == name
+    assert default_target(Provider.CUDA) == "a100"
+    assert default_target(Provider.MIGRAPHX) == "mi300x"

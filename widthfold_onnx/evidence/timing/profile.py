@@ -33,7 +33,7 @@ from widthfold_onnx.model.proto.walk import all_graphs
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.results import NodeTime, Side
-from widthfold_onnx.runtime.kernels import copied, operations
+from widthfold_onnx.runtime.kernels import copy_speed, multiply_speed
 from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.runtime.session import Feeds, Session
 from widthfold_onnx.runtime.settings import Setting, open_at
@@ -216,8 +216,8 @@ class Roofline:
 
     def __init__(self, options: RuntimeOptions) -> None:
         self._setting = Setting(Level.ALL, options)
-        self.copies: dict[int, float] = {}
-        self.operations: dict[str, float] = {}
+        self.copy_speeds: dict[int, float] = {}
+        self.multiply_speeds: dict[str, float] = {}
 
     def of(self, model: Path, setting: Setting) -> LeastTime:
         """Return the function of the least seconds of each node of a model; on the CPU only."""
@@ -228,9 +228,9 @@ class Roofline:
 
     def limits(self) -> dict[str, float]:
         """Return the speeds measured so far, per second, by name."""
-        copies = sorted(self.copies.items())
+        copies = sorted(self.copy_speeds.items())
         speeds = {f"bytes of a copy of {size >> 10} KiB": speed for size, speed in copies}
-        return speeds | {f"operations on {dtype}": v for dtype, v in self.operations.items()}
+        return speeds | {f"operations on {dtype}": v for dtype, v in self.multiply_speeds.items()}
 
     def _least(self, weights: Weights, name: str, details: Mapping[str, Any]) -> float | None:
         op, size = details["op_name"], moved_bytes(details)
@@ -238,17 +238,17 @@ class Roofline:
             return None
         # Nothing is copied faster because it is larger, so the speed is not too low.
         copy = max((count for count in COPIED_BYTES if count <= size), default=COPIED_BYTES[0])
-        if copy not in self.copies:
-            self.copies[copy] = copied(self._setting, copy)
-        seconds = size / self.copies[copy]
+        if copy not in self.copy_speeds:
+            self.copy_speeds[copy] = copy_speed(self._setting, copy)
+        seconds = size / self.copy_speeds[copy]
         if op not in WEIGHTS:
             return seconds
         dtype = MULTIPLIED.get(op) or next(iter(details["input_type_shape"][0]))
         if name not in weights or dtype not in COUNTED:
             return None
-        if dtype not in self.operations:
-            self.operations[dtype] = operations(self._setting, dtype)
-        return max(seconds, 2 * multiply_adds(weights[name], details) / self.operations[dtype])
+        if dtype not in self.multiply_speeds:
+            self.multiply_speeds[dtype] = multiply_speed(self._setting, dtype)
+        return max(seconds, 2 * multiply_adds(weights[name], details) / self.multiply_speeds[dtype])
 
     def _weights(self, model: Path, setting: Setting) -> Weights:
         """Return the weights of the runtime's optimized graph."""

@@ -128,8 +128,8 @@ def _pad_linear(op: OpInPadding) -> PaddedOp | Refusal:
         attributes = {"group": in_layout.width}
     else:
         all_groups, per_group = (in_layout, out_layout) if transposed else (out_layout, in_layout)
-        part = per_group.of_each(group)
-        if part is None or all_groups.of_each(group) is None:
+        part = per_group.layout_of_group(group)
+        if part is None or all_groups.layout_of_group(group) is None:
             return Refusal(Code.UNEVEN_PARTS, f"its {group} groups would have unequal padding")
         weight = part.expand(all_groups.expand(weight, 0), 1)
     constants = {1: weight}

@@ -74,8 +74,8 @@ def input_dimensions(inputs: Sequence[Port], demanded: Shapes) -> Dimensions:
     Raises:
         UsageError: a demanded shape for an input that is not there or does not have that form.
     """
-    valued = {p.name: (len(p.value),) for p in inputs if len(p.value) > 1 and len(p.dims) == 1}
-    demanded = {**valued, **demanded}
+    value_dims = {p.name: (len(p.value),) for p in inputs if len(p.value) > 1 and len(p.dims) == 1}
+    demanded = {**value_dims, **demanded}
     # The runtime shows a scalar and a tensor of unknown rank alike.
     check_shapes({port.name: port.dims or None for port in inputs}, demanded)
     return Dimensions.of({port.name: port.dims for port in inputs}, demanded)

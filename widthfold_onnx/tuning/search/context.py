@@ -17,7 +17,7 @@ from widthfold_onnx.tuning.identity import (
     setting_identity,
 )
 from widthfold_onnx.tuning.store import Store
-from widthfold_onnx.tuning.targets import Target, load_target, usual
+from widthfold_onnx.tuning.targets import Target, default_target, load_target
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def find_context(
     if not options.measure:
         return _without_running(loaded, options, demanded, store, chosen_target)
     provider, sizes = isolated(provider_and_sizes, loaded.path, options, demanded, child=child)
-    target = _chosen(options, provider) or load_target(usual(provider))
+    target = _chosen(options, provider) or load_target(default_target(provider))
     return SearchContext(provider, sizes, target, machine_identity(provider))
 
 
@@ -77,7 +77,7 @@ def _without_running(
     measurements of this machine count if there are any. The kind of CPU is known of this machine
     alone.
     """
-    target = chosen_target or load_target(usual(options.provider))
+    target = chosen_target or load_target(default_target(options.provider))
     provider = target.provider if options.provider is Provider.AUTO else options.provider
     setting = setting_identity(replace(options, provider=provider), Level.ALL)
     machines = [name for name in store.machines(setting) if target.device in name]
@@ -86,7 +86,7 @@ def _without_running(
         if (
             this_machine in machines
             and target.provider is Provider.CPU
-            and target.name != usual(provider)
+            and target.name != default_target(provider)
         ):
             machines.remove(this_machine)
         elif this_machine in machines:

@@ -103,7 +103,7 @@ def load_target(name: str) -> Target:
     return msgspec.convert(tomllib.loads(text), Target)
 
 
-def usual(provider: Provider) -> str:
+def default_target(provider: Provider) -> str:
     """Return the name of the target that is used unless the caller names one.
 
     Args:

@@ -77,8 +77,10 @@ def test_bytes_are_what_a_node_reads_and_writes():
 def planted(monkeypatch):
     """A machine that copies a byte in 2 s where 100 are copied, in 1 s in smaller copies."""
     monkeypatch.setattr(profile_module, "COPIED_BYTES", [10, 100])
-    monkeypatch.setattr(profile_module, "copied", lambda setting, size: {10: 1.0, 100: 0.5}[size])
-    monkeypatch.setattr(profile_module, "operations", lambda setting, dtype: 1 / COST[dtype])
+    monkeypatch.setattr(
+        profile_module, "copy_speed", lambda setting, size: {10: 1.0, 100: 0.5}[size]
+    )
+    monkeypatch.setattr(profile_module, "multiply_speed", lambda setting, dtype: 1 / COST[dtype])
     return Roofline(CPU)
 
 
@@ -88,13 +90,13 @@ def test_the_longer_one_of_both_times_is_the_least(planted, monkeypatch):
     assert least("other", details("Relu", [(1,)], [(1,)])) == 8.0
     assert least("other", details("Relu", [(10,)], [(10,)])) == 80.0
     assert least("other", details("Relu", [(20,)], [(20,)])) == 320.0
-    assert planted.operations == {}
+    assert planted.multiply_speeds == {}
     float32 = COST["float"]
     assert least("n", details("Conv", [(1, 2, 4)], [(1, 1, 4)])) == max(48, 2 * 8 * float32)
     assert least("n", details("Conv", [(1, 2, 4)], [(1, 1, 4)], "double")) > 2 * 8 * float32
-    assert planted.operations.keys() == {"float", "double"}
+    assert planted.multiply_speeds.keys() == {"float", "double"}
     assert least("n", details("DynamicQuantizeMatMul", [(4, 2)], [(4, 1)])) is not None
-    assert planted.operations.keys() == {"float", "double", "uint8"}
+    assert planted.multiply_speeds.keys() == {"float", "double", "uint8"}
     for op in ("Reshape", "Loop", "If", "Shape"):
         assert least("other", details(op, [(4,)], [(4,)])) is None
     assert least("unpacked", details("Conv", [(1, 2, 4)], [(1, 1, 4)])) is None
@@ -105,8 +107,8 @@ def test_the_longer_one_of_both_times_is_the_least(planted, monkeypatch):
 @pytest.mark.parametrize("name", ["pitch_cnn", "quantized_cnn", "pointwise_mlp"])
 def test_a_model_and_its_fold_have_the_same_work(tmp_path, monkeypatch, name, level):
     """The runtime pads channels, packs weights and renames nodes; a fold adds zeros."""
-    monkeypatch.setattr(profile_module, "copied", lambda setting, size: 1e30)
-    monkeypatch.setattr(profile_module, "operations", lambda setting, dtype: 2.0)
+    monkeypatch.setattr(profile_module, "copy_speed", lambda setting, size: 1e30)
+    monkeypatch.setattr(profile_module, "multiply_speed", lambda setting, dtype: 2.0)
     folded = tmp_path / "folded.onnx"
     optimize(MODELS / f"{name}.onnx", folded, FoldOptions(factor=4))
 
@@ -170,10 +172,10 @@ def test_speeds_are_those_of_the_shortest_runs(monkeypatch):
 
     monkeypatch.setattr(kernels, "_shortest", seconds)
     setting = Setting(Level.ALL, CPU)
-    assert kernels.operations(setting) == 2 * 512**3 / 1e-3
-    assert kernels.operations(setting, "uint8") == 2 * 512**3 / 1e-4
+    assert kernels.multiply_speed(setting) == 2 * 512**3 / 1e-3
+    assert kernels.multiply_speed(setting, "uint8") == 2 * 512**3 / 1e-4
     for size in profile_module.COPIED_BYTES:
-        assert kernels.copied(setting, size) == pytest.approx(1e10, rel=0.01)
+        assert kernels.copy_speed(setting, size) == pytest.approx(1e10, rel=0.01)
 
 
 def test_on_a_gpu_no_least_time_is_known():
@@ -190,8 +192,8 @@ def test_the_speeds_of_this_machine_are_named():
     for length in (2**20, 3):
         least("any", details("Relu", [(length,)], [(length,)]))
     for dtype in ("float", "double", "int8"):
-        assert kernels.operations(Setting(Level.ALL, CPU), dtype) > 0
-    seconds.operations["float"] = 1e9
+        assert kernels.multiply_speed(Setting(Level.ALL, CPU), dtype) > 0
+    seconds.multiply_speeds["float"] = 1e9
     first, second, last = seconds.limits()
     assert (first, second) == ("bytes of a copy of 256 KiB", "bytes of a copy of 4096 KiB")
     assert last == "operations on float"
