@@ -218,19 +218,21 @@ class Evaluation:
             for value, known_type in zip(results, call.output_types, strict=False)
         ]
 
-    def _body(self, call: Call, body: Body, frame: _Frame, number: int = -1) -> list[Value]:
+    def _body(
+        self, call: Call, body: Body, frame: _Frame, number: int | None = None
+    ) -> list[Value]:
         """Return the outputs of a graph of a node.
 
         Args:
             call: the node.
             body: the graph, and where it stands.
             frame: the graph that holds the node.
-            number: which body of a loop it is; -1 for a branch of an If.
+            number: which body of a loop it is; None for a branch of an If.
         """
         place, scope = body
         path = body_path(frame.path, call.node, place)
         assert scope.graph is not None
-        body_frame = _Frame(scope, path, {}, frame, frame.loops + (number >= 0))
+        body_frame = _Frame(scope, path, {}, frame, frame.loops + (number is not None))
         for i, value in enumerate(scope.graph.input):
             key = key_of("body", frame.loops, number, i)
             element_type = self.table.element_type(path, value.name)
