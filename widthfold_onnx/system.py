@@ -28,7 +28,7 @@ _STATUS = Path("/proc/self/status")
 _FINE_STEP = 100_000
 """Nanoseconds."""
 
-_END_SECONDS = 10
+_KILL_SECONDS = 10
 """Seconds within which killed processes end."""
 
 READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -229,7 +229,7 @@ def end_tree(pid: int) -> None:
         for process in [*children, root]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(children, timeout=_END_SECONDS)
+        psutil.wait_procs(children, timeout=_KILL_SECONDS)
 
 
 def interrupt(thread: int) -> None:

@@ -24,7 +24,7 @@ from onnx import defs, helper, numpy_helper
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.evidence.proof.operators.arithmetic import MOVING
-from widthfold_onnx.evidence.proof.values import FLOATS, Shape, Shapes, TensorType
+from widthfold_onnx.evidence.proof.values import FLOATS, Extents, Shape, TensorType
 from widthfold_onnx.model.proto.constant_folding import dense, literal
 from widthfold_onnx.model.proto.functions import inline
 from widthfold_onnx.model.proto.scope import NameScope, graph_scope
@@ -94,7 +94,7 @@ class Program:
         """Names of the outputs."""
         return [value.name for value in self.proto.graph.output]
 
-    def shapes_at(self, shapes: Shapes) -> ShapeTable:
+    def shapes_at(self, shapes: Extents) -> ShapeTable:
         """Return the shapes of all values for extents of the inputs.
 
         Raises:

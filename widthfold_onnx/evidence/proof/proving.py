@@ -34,10 +34,10 @@ from widthfold_onnx.evidence.proof.sizes import (
 )
 from widthfold_onnx.evidence.proof.values import (
     Elements,
+    Extents,
     KnownValue,
     OpaqueValue,
     Shape,
-    Shapes,
     UnevaluableError,
     Value,
 )
@@ -89,7 +89,9 @@ VERDICTS = ("equal", "not provable", "different")
 """The worst comes last."""
 
 
-def proof_report(old: Program, new: Program, sizes: Sequence[Shapes], run_shapes: Shapes) -> Proof:
+def proof_report(
+    old: Program, new: Program, sizes: Sequence[Extents], run_shapes: Extents
+) -> Proof:
     """Prove two models equal, or say where they differ, as a part of the report.
 
     Args:
@@ -118,7 +120,7 @@ def proof_report(old: Program, new: Program, sizes: Sequence[Shapes], run_shapes
 
 
 def prove_at_sizes(
-    old: Program, new: Program, sizes: Sequence[Shapes], run_shapes: Shapes
+    old: Program, new: Program, sizes: Sequence[Extents], run_shapes: Extents
 ) -> list[SizeProof]:
     """Compare two models at one set of extents, or at several where the original leaves some open.
 
@@ -172,7 +174,7 @@ def _has_difference(proofs: Sequence[SizeProof]) -> bool:
     return proofs[-1].verdict == "different"
 
 
-def _counted_proof(models: Correspondence, shapes: Shapes, demanded: Shapes) -> list[SizeProof]:
+def _counted_proof(models: Correspondence, shapes: Extents, demanded: Extents) -> list[SizeProof]:
     """Compare at extents where the original may not run; [] if the result says nothing."""
     try:
         proof = prove(models, shapes)
@@ -184,7 +186,7 @@ def _counted_proof(models: Correspondence, shapes: Shapes, demanded: Shapes) -> 
 
 
 def _else_proof(
-    models: Correspondence, shapes: Shapes, branches: Sequence[Branch]
+    models: Correspondence, shapes: Extents, branches: Sequence[Branch]
 ) -> list[SizeProof]:
     """Compare with else branches computed under any condition; [] unless the models are equal then.
 
@@ -215,7 +217,7 @@ def _is_excused_by_empty_input(models: Correspondence, proof: SizeProof) -> bool
         return False
 
 
-def _is_empty(shapes: Shapes) -> bool:
+def _is_empty(shapes: Extents) -> bool:
     """Check whether an input has no elements."""
     return not all(map(all, shapes.values()))
 
@@ -238,7 +240,7 @@ def _unseen_branches(models: Correspondence, proofs: Sequence[SizeProof]) -> lis
     ]
 
 
-def _first_proof(models: Correspondence, tries: Iterator[Shapes]) -> SizeProof:
+def _first_proof(models: Correspondence, tries: Iterator[Extents]) -> SizeProof:
     """Compare at the first extents at which the original can be evaluated."""
     failure: UnverifiedError | None = None
     for shapes in tries:
@@ -259,7 +261,7 @@ def _memory_reported() -> Iterator[None]:
 
 @_memory_reported()
 def prove(
-    models: Correspondence, shapes: Shapes, forced_ifs: frozenset[str] = frozenset()
+    models: Correspondence, shapes: Extents, forced_ifs: frozenset[str] = frozenset()
 ) -> SizeProof:
     """Evaluate both models on the same random elements and compare the results.
 
@@ -313,10 +315,10 @@ class _Comparison:
 
     models: Correspondence
     tables: tuple[ShapeTable, ShapeTable]
-    shapes: Shapes
+    shapes: Extents
     forced_ifs: frozenset[str]
 
-    def proof(self, targets: Sequence[str], variables: Shapes) -> SizeProof:
+    def proof(self, targets: Sequence[str], variables: Extents) -> SizeProof:
         """Evaluate both models up to the targets and compare these, until the bound holds.
 
         Rounds of draws are independent, so their bounds are multiplied.
@@ -334,7 +336,7 @@ class _Comparison:
             return SizeProof("not provable", f"{doubt}2^{-proof.error_bits:.0f}", self.shapes)
         return proof
 
-    def _round(self, targets: Sequence[str], variables: Shapes) -> SizeProof:
+    def _round(self, targets: Sequence[str], variables: Extents) -> SizeProof:
         """Compare the targets of both models once, by one round of draws."""
         models, table = self.models, self.tables[0]
         size_proof = partial(SizeProof, shapes=self.shapes)

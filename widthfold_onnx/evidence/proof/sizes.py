@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from widthfold_onnx.evidence.proof.program import Program, constant
-from widthfold_onnx.evidence.proof.values import Shapes
+from widthfold_onnx.evidence.proof.values import Extents
 from widthfold_onnx.model.proto.dims import DimensionKey, Dimensions, declared
 from widthfold_onnx.model.proto.scope import NameScope
 from widthfold_onnx.model.proto.walk import body_path, is_default
@@ -23,7 +23,7 @@ PRIME = 5
 MAX_TESTED = 1 << 16
 """Moduli and offsets above this are not tried."""
 
-MAX_INPUT_ELEMENTS = 1 << 17
+MAX_PROOF_ELEMENTS = 1 << 17
 """Elements of all inputs; extents near tests that need more are tried only if they are no larger
 than the first ones."""
 
@@ -49,7 +49,7 @@ MAX_GUESSED = 1 << 20
 """Elements of all inputs at extents that nobody named: each takes forty bytes and more."""
 
 
-def dimensions_of(program: Program, demanded: Shapes) -> Dimensions:
+def dimensions_of(program: Program, demanded: Extents) -> Dimensions:
     """Return the dimensions of every input whose rank is known."""
     declared_dims = {
         value.name: declared(value)
@@ -59,7 +59,7 @@ def dimensions_of(program: Program, demanded: Shapes) -> Dimensions:
     return Dimensions.of(declared_dims, demanded)
 
 
-def first_tries(program: Program, demanded: Shapes, run_shapes: Shapes) -> Iterator[Shapes]:
+def first_tries(program: Program, demanded: Extents, run_shapes: Extents) -> Iterator[Extents]:
     """Yield extents of all inputs at which the model may run.
 
     Args:
@@ -84,7 +84,7 @@ def first_tries(program: Program, demanded: Shapes, run_shapes: Shapes) -> Itera
             yield shapes
 
 
-def second_tries(program: Program, demanded: Shapes, first: Shapes) -> Iterator[Shapes]:
+def second_tries(program: Program, demanded: Extents, first: Extents) -> Iterator[Extents]:
     """Yield other extents of the open dimensions: another batch, and `OTHER_EXTENTS` elsewhere."""
     dims = dimensions_of(program, demanded)
     extents = dims.extents(first)
@@ -127,7 +127,7 @@ class SizeTest:
         return tuple(results)
 
 
-def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
+def tested_tries(old: Program, new: Program, first: Extents) -> Iterator[Extents]:
     """Yield extents near the limits of the new model's tests of extents, if it has any.
 
     Where the condition of a guard holds but is too weak, the folded branch cannot be computed or is
@@ -135,7 +135,7 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
     at the offsets themselves; and where one dimension fits while the others do not. Multiples are
     doubled too, because a model may halve an extent before it is tested. Multiples and offsets at
     which all tests have the results of earlier extents are left out. So are extents of more than
-    `MAX_INPUT_ELEMENTS` elements, unless the first ones have as many.
+    `MAX_PROOF_ELEMENTS` elements, unless the first ones have as many.
     """
     tests = size_tests(new)
     dims = dimensions_of(old, {})
@@ -155,7 +155,7 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
     seen_results = {_results(old, tests, first)}
     for extents, is_always in _extents_near_tests(dims, dims.extents(first), unit, offsets):
         shapes = dims.shapes(extents)
-        if input_elements(shapes) <= max(MAX_INPUT_ELEMENTS, input_elements(first)):
+        if input_elements(shapes) <= max(MAX_PROOF_ELEMENTS, input_elements(first)):
             results = () if is_always else _results(old, tests, shapes)
             if is_always or results not in seen_results:
                 seen_results.add(results)
@@ -191,8 +191,8 @@ def _extents_near_tests(
 
 
 def branch_tries(
-    old: Program, new: Program, first: Shapes, unseen_ifs: Callable[[], Collection[str]]
-) -> Iterator[Shapes]:
+    old: Program, new: Program, first: Extents, unseen_ifs: Callable[[], Collection[str]]
+) -> Iterator[Extents]:
     """Yield extents at which tests of Ifs have results that few earlier extents had, small first.
 
     Groups of open dimensions change together (`_groups`). An If without a known test may choose by
@@ -208,7 +208,7 @@ def branch_tries(
     terms = [term for group in tests.values() for test in group for term in test.terms]
     largest = min(MAX_TIMES, max((modulus for _, _, modulus in terms), default=1))
     dims = dimensions_of(old, {})
-    extents, most = dims.extents(first), max(MAX_INPUT_ELEMENTS, 2 * input_elements(first))
+    extents, most = dims.extents(first), max(MAX_PROOF_ELEMENTS, 2 * input_elements(first))
     tries = [
         dims.shapes({**extents, **{dim: max(0, times * extents[dim] + offset) for dim in group}})
         for group in _groups(extents, dims.besides(dims.only_batch_dims))
@@ -246,12 +246,12 @@ def _groups(
     return [dims for dims in dict.fromkeys(groups) if dims]
 
 
-def input_elements(shapes: Shapes) -> int:
+def input_elements(shapes: Extents) -> int:
     """Return the number of elements of all inputs."""
     return sum(math.prod(shape) for shape in shapes.values())
 
 
-def _results(old: Program, tests: Sequence[SizeTest], shapes: Shapes) -> tuple[object, ...]:
+def _results(old: Program, tests: Sequence[SizeTest], shapes: Extents) -> tuple[object, ...]:
     table = old.shapes_at(shapes)
     return tuple(test.result(table) for test in tests)
 

@@ -26,7 +26,9 @@ from widthfold_onnx.model.proto.walk import domain_name
 from widthfold_onnx.model.shapes.inference import RawAttributes
 
 Shape = tuple[int, ...]
-Shapes = Mapping[str, Shape]
+Extents = Mapping[str, Shape]
+"""Extents by the name of an input, or of another value of the main graph."""
+
 TensorType = tuple[Shape, int]
 """Extents and element type."""
 

@@ -60,7 +60,7 @@ RANDOM = frozenset(
 WRAPPING = POLYNOMIALS.keys() - {"Cast", "Dropout", "Identity"}
 """On whole numbers, results of these wrap around where their type ends."""
 
-BROADCASTING = (
+BROADCAST_OPERATORS = (
     ELEMENT_FUNCTIONS
     | COMMUTATIVE
     | {*("Add", "Div", "Less", "Mean", "Mul", "PRelu", "Sub", "Sum", "Where")}
@@ -141,7 +141,7 @@ def _of_elements(call: Call) -> list[Value] | None:
     meaning = MEANINGS.get(name)
     if name in OF_FLOATS and call.element_type(0) not in FLOATS:
         meaning = function_of_elements
-    if meaning is None or (name in BROADCASTING and not call.broadcasts()):
+    if meaning is None or (name in BROADCAST_OPERATORS and not call.broadcasts()):
         return None
     try:
         result = meaning(call)
