@@ -3,11 +3,11 @@
 
 usage: clock_control.py [MODELS...] [--runs 10] [--planted 3 5 10] [--busy] [--out FILE]
 
-Each model is verified against a copy of itself under another name, again and again: the verdict
-must never be faster or slower, and the 95 % interval should hold 1. Then against itself with 3, 5
-and 10 percent more work, which must be found slower or be inconclusive. `--busy` keeps one core
-busy meanwhile. Every run is a line of the JSON file, which grows from call to call; control.md
-beside it is the table of the whole file, by commit.
+Each model is timed against a copy of itself under another name, again and again: the verdict must
+never be faster or slower, and the 95 % interval should hold 1. Then against itself with 3, 5 and 10
+percent more work, which must be found slower or be inconclusive. `--busy` keeps one core busy
+meanwhile. Every run is a line of the JSON file, which grows from call to call; control.md beside it
+is the table of the whole file, by commit.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ import onnx
 from benchmark.history import Commit
 from onnx import TensorProto, helper, numpy_helper
 
-from widthfold_onnx.evidence import verify
-from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Provider, RuntimeOptions, VerifyOptions
 from widthfold_onnx.runtime.clock import alternate
+from widthfold_onnx.runtime.contest import hold_contest
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.sizes import find_shapes
 from widthfold_onnx.runtime.intervals import speed_verdict
@@ -73,14 +72,7 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     code = str(Commit.of(ROOT))
-    options = VerifyOptions(
-        provider=Provider.CPU,
-        seeds=1,
-        proof=False,
-        varied_inputs=False,
-        truth_budget=0.0,
-        time_budget=arguments.budget,
-    )
+    options = VerifyOptions(provider=Provider.CPU, seeds=1, time_budget=arguments.budget)
     models = [model for model in arguments.models or MODELS if model.is_file()]
     with busy_core(arguments.busy), tempfile.TemporaryDirectory() as folder:
         for model in models:
@@ -112,12 +104,11 @@ def busy_core(is_busy: bool) -> Iterator[None]:
 
 
 def compare(model: Path, other: Path, options: VerifyOptions) -> dict[str, Any]:
-    """Verify the files if they are equal, else only time them."""
+    """Time the files as `verify` does if they are equal, else as the final trial does."""
     if model.read_bytes() == other.read_bytes():
-        timing = verify(load(model), other, options).timing
-        assert timing is not None
-        figures = (timing.speedup, timing.low, timing.high, timing.control)
-        verdict = timing.verdict
+        pairing = hold_contest(model, other, options).pairing
+        figures = (pairing.ratio, pairing.low, pairing.high, pairing.control)
+        verdict = pairing.verdict
     else:
         ((measurement,),) = time_over_processes(model, other, options, [None])
         figures = (measurement.ratio, measurement.low, measurement.high, measurement.control)
@@ -177,9 +168,7 @@ def seconds(models: list[Path]) -> float:
         once = session.bound(random_feeds(session.inputs, 0, find_shapes(session, {})))
         runs.append(lambda count, once=once: once())
     shortest = alternate(runs, 2, time.thread_time_ns).mean()
-    times = alternate(
-        runs, int(max(SECONDS / shortest / len(runs), 8)), time.thread_time_ns, is_warm=True
-    )
+    times = alternate(runs, int(max(SECONDS / shortest / len(runs), 8)), time.thread_time_ns)
     medians = np.log(np.median(times, axis=1)).reshape(PAIRS, len(models)).mean(axis=0)
     return float(np.exp(medians[0]) if len(models) == 1 else np.expm1(medians[0] - medians[1]))
 

@@ -81,7 +81,7 @@ def timed(models: list[Path], provider: Provider, seconds: float) -> list[Side]:
     runs = [run_of(open_at(models[folded], at), inputs.sets) for folded, at in cases]
     clock = clock_of(options)
     rounds = max(round(seconds / alternate(runs, 3, clock).mean(axis=1).sum()), 5)
-    times = np.median(alternate(runs, rounds, clock, is_warm=True), axis=1) * 1e3
+    times = np.median(alternate(runs, rounds, clock), axis=1) * 1e3
     levels: dict[bool, dict[str, list[float]]] = {False: {}, True: {}}
     for (folded, at), ms in zip(cases, times, strict=True):
         levels[folded][at.level] = [float(ms)]

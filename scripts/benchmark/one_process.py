@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from widthfold_onnx.runtime.clock import Clock, Run, Times, alternate
+from widthfold_onnx.runtime.clock import Clock, Run, Times, alternate, in_turn, warm_up
 from widthfold_onnx.runtime.intervals import one_session, speed_verdict
 
 if TYPE_CHECKING:  # a GPU host may lack its dependencies
@@ -37,12 +37,12 @@ def paired(original: Run, rewritten: Run, copy: Run, *, budget: float, clock: Cl
     """Time the original, the rewritten model and a copy of the original in one loop."""
     sides = (original, rewritten, copy)
     start = time.perf_counter()
-    alternate(sides, 1, clock)  # also warms up
+    warm_up(sides)
     began = time.perf_counter()
-    alternate(sides, 1, clock, is_warm=True)
+    next(in_turn(sides, clock))
     once = time.perf_counter() - began
     remaining = min(start + budget - time.perf_counter(), max(SECONDS, FEWEST * once))
-    samples = alternate(sides, max(int(remaining / once), 1), clock, is_warm=True)
+    samples = alternate(sides, max(int(remaining / once), 1), clock)
     first, second, third = np.log(samples)
     ratio, low, high = map(math.exp, one_session(first - second))
     control = math.expm1(max(map(abs, one_session(first - third))))

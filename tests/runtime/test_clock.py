@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from widthfold_onnx.runtime.clock import (
     WARMUP_ROUNDS,
     Repeats,
     alternate,
+    in_turn,
     repeats,
 )
 
@@ -43,7 +44,7 @@ class Machine:
 def test_every_second_round_runs_backwards_and_all_sides_see_the_same_round() -> None:
     machine = Machine()
     sides = [machine.side(name, 1) for name in "abcd"]
-    alternate(sides, 40, machine.clock, is_warm=True)
+    list(islice(in_turn(sides, machine.clock), 40))
     rounds = [machine.calls[i : i + 4] for i in range(0, len(machine.calls), 4)]
     assert [{count for _, count in entry} for entry in rounds] == [{count} for count in range(40)]
     orders = ["".join(name for name, _ in entry) for entry in rounds]

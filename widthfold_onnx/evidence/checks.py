@@ -199,8 +199,6 @@ def _proofs(
     If outputs are not compared, nodes run only where the runtime lacks a kernel for another node.
     """
     options = comparison.options
-    if not options.proof:
-        return None, None
     run_shapes: Shapes = {}
     nodes_run = True
     if isinstance(comparison, OriginalRuns):

@@ -412,7 +412,6 @@ class VerifyOptions(RuntimeOptions):
         truth_budget: seconds for the truth, a run of the original in float64; 0 leaves it out.
         freeze_weights: initializers that callers of the original may replace may be constants of
             the rewritten model; both are compared with the original's own.
-        proof: prove that both models are the same function.
         needs_proof: do not pass an unproved result, as a model that was just folded must be: a fold
             rounds nothing. Else what cannot be proved is left to the comparison of outputs.
         varied_inputs: random inputs have several distributions, batches and sizes; otherwise they
@@ -433,7 +432,6 @@ class VerifyOptions(RuntimeOptions):
     tolerance: Tolerance = field(default_factory=Tolerance)
     truth_budget: float = 3.0
     freeze_weights: bool = False
-    proof: bool = True
     needs_proof: bool = False
     varied_inputs: bool = True
     timing: bool = True

@@ -112,12 +112,9 @@ def repeats(run: float, opening: float, seconds: float, *, fewest_runs: int = 1)
     return Repeats(sessions, max(round(runs), fewest_runs))
 
 
-def alternate(
-    sides: Sequence[Run], rounds: int, clock: Clock, *, seed: int = 0, is_warm: bool = False
-) -> Times:
-    """Return the seconds of all sides by round, [side, round]; cold sides are warmed up before."""
-    if not is_warm:
-        warm_up(sides)
+def alternate(sides: Sequence[Run], rounds: int, clock: Clock, *, seed: int = 0) -> Times:
+    """Return the seconds of all sides by round, [side, round]; they are warmed up before."""
+    warm_up(sides)
     return np.array(list(itertools.islice(in_turn(sides, clock, seed=seed), rounds))).T
 
 

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from widthfold_onnx.options import DELIVERY, Provider, VerifyOptions
 
 FURTHER = "further from the definition than the original: output y"
-VALUES = VerifyOptions(provider=Provider.CPU, **DELIVERY, proof=False)
+VALUES = VerifyOptions(provider=Provider.CPU, **DELIVERY)
 
 
 def alternating(weight: list[int]) -> onnx.ModelProto:
