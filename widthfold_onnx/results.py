@@ -522,19 +522,19 @@ class SearchReport(ReportPart, kw_only=True, frozen=True):
         measured: how many measurements this run took; the others were in the store.
         pending: planned layers with pending measurements.
         predicted: how many of the layers were judged by prediction, for want of measurements.
-        interrupted: whether measuring was ended by hand.
-        store_read_only: whether the store may only be read, so that nothing measured is kept.
+        interrupted: True if measuring was ended by hand.
+        store_read_only: True if the store may only be read, so that nothing measured is kept.
         whole: the whole model, folded where that pays, against the original at its strongest
             setting, at the first size; None where no layer gained, or nothing was to be measured.
         control: deviation from 1 of the sessions of the original against each other in that trial.
-        bar: ratio that the low end of `whole` must exceed, as noise counts up to it.
+        bar: the ratio that the low end of `whole` must exceed. It grows with the noise.
         failure: the model that did not run in that trial, and why; "" where both did.
         note: what else was seen of the original at its settings.
         original_setting: of the runtime, such as its level, at which the original is fastest; ""
             where that was not timed.
         folded_setting: the same for the folded model.
-        accepted: whether the folded model is faster beyond the noise at one size and slower at
-            none, or was not timed; if not, nothing is folded.
+        accepted: True if the plan changes the model: the new model is faster beyond noise at one
+            size and slower at none, or it was not timed.
     """
 
     provider: str
@@ -604,8 +604,8 @@ class TuneReport(Report, kw_only=True, frozen=True):
         threads: intra-op threads.
         machines: where it was measured; several kinds are possible on a cluster.
         models: in the order in which they were named.
-        interrupted: whether measuring was ended by hand.
-        store_read_only: whether the store may only be read, so that nothing measured is kept.
+        interrupted: True if measuring was ended by hand.
+        store_read_only: True if the store may only be read, so that nothing measured is kept.
     """
 
     schema: str = "widthfold.tune/4"

@@ -67,10 +67,10 @@ def quoted(text: str | bytes, limit: int = 200) -> str:
     return f"'{printable(text, limit)}'"
 
 
-def input_text(name: str, elements: Sequence[float]) -> str:
+def value_text(name: str, elements: Sequence[float]) -> str:
     """Show the value of an input by its elements.
 
-    >>> input_text("sr", [16000.0]), input_text("limits", [0.1, 0.9])
+    >>> value_text("sr", [16000.0]), value_text("limits", [0.1, 0.9])
     ('sr 16000', 'limits [0.1, 0.9]')
     """
     texts = [f"{element:.12g}" for element in elements]

@@ -25,7 +25,7 @@ from widthfold_onnx.text import quoted
 def verify(
     original: LoadedModel, rewritten: Path, options: VerifyOptions, on_progress: Progress = silent
 ) -> VerifyReport:
-    """Compare two models on the runtime: interface, outputs, proof, time.
+    """Compare two models on the runtime: interface, proof, outputs, time.
 
     Where the caller names no sizes, they are the sizes of the stored inputs.
 

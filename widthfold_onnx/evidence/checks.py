@@ -1,4 +1,4 @@
-"""Run all checks of `verify` in a child process: interface, values, proof, time."""
+"""Run all checks of `verify` in a child process: interface, proof, outputs, time."""
 
 from __future__ import annotations
 

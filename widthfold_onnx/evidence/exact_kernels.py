@@ -106,7 +106,7 @@ def with_exact_products(model: onnx.ModelProto, *, signed_stays: bool = False) -
 
     Args:
         model: a model that runs; it is changed, and its external data is not needed.
-        signed_stays: whether the runtime leaves signed quantized data signed.
+        signed_stays: True if the runtime leaves signed quantized data signed.
     """
     model, _ = inline_holders(model, OPERATORS)
     shapes = ShapeTable(model, {})

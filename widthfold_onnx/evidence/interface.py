@@ -70,7 +70,7 @@ def interface_differences(
     Args:
         old: the original, without its external data.
         new: the rewritten model.
-        freeze_weights: whether initializers of the original may be no inputs any more.
+        freeze_weights: True if initializers of the original may be no inputs any more.
         sizes: extents that the caller demands of inputs, one or more assignments; the rewritten
             model may declare an extent that is the same in all of them.
 

@@ -67,7 +67,7 @@ class LinalgOp:
         kind: its name in `CONVOLUTIONS`, or `LINALG_MATMUL`.
         pads: zeros before and behind the positions of its data; none if it reads no tensor.pad.
         weight: the other operand, if it is constant.
-        right: whether the weight is the second operand.
+        right: True if the weight is the second operand.
     """
 
     op: Any

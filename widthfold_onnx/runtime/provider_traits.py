@@ -44,7 +44,7 @@ class ProviderTraits:
         threads: option that takes the number of threads; "" if it uses the threads of the session.
         folder: option that takes a folder, which all sessions of a process share.
         levels: the runtime's levels that are worth a try; the deployed level comes first.
-        in_caller: whether its one thread is the calling thread: then processor time is measured,
+        in_caller: True if its one thread is the calling thread: then processor time is measured,
             else wall time. False if not known.
         layout: the layout that it computes in.
         channels_last: option that makes that NHWC.

@@ -146,7 +146,7 @@ class SettingChoice:
         advice: a sentence on the gain of the original by its setting alone, "" where it is little.
         run: seconds of a run at the best setting, the mean of both models.
         opening: seconds of opening a session.
-        is_open: whether these few runs leave open which model is faster.
+        is_open: True if these few runs leave open which model is faster.
     """
 
     settings: tuple[Setting, Setting]

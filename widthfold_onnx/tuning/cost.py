@@ -43,9 +43,9 @@ class Work:
         rank: spatial axes; 0 for a product of matrices.
         inputs: elements of the input.
         outputs: elements of the output.
-        transposed: whether it is a ConvTranspose.
-        strided: whether it is a Conv that leaves out positions.
-        reordered: whether it is an Einsum that moves elements of data or result.
+        transposed: True if it is a ConvTranspose.
+        strided: True if it is a Conv that leaves out positions.
+        reordered: True if it is an Einsum that moves elements of data or result.
     """
 
     dtype: str

@@ -30,8 +30,8 @@ class Spending:
     Attributes:
         forms: the most forms of a layer that race, the form in which its neighbours agree included.
         rungs: how often they run.
-        probe: seconds in which the model is timed at its levels, with each companion on each kind
-            of inputs, and with channels padded to each multiple.
+        probe: seconds of each of these trials: the levels, each companion on each kind of inputs,
+            each multiple of padding.
         race: seconds in which all layers race.
         negligible_share: share of the model's time; layers that together cannot gain it are left
             out.

@@ -156,8 +156,8 @@ class Link:
     Attributes:
         makers: a subject for every layer that returns one of them.
         readers: a subject for every layer that reads one of them.
-        has_other_maker: whether anything else makes one of them, in the logical layout.
-        has_other_reader: whether anything else reads one of them, in the logical layout.
+        has_other_maker: True if anything else makes one of them, in the logical layout.
+        has_other_reader: True if anything else reads one of them, in the logical layout.
     """
 
     makers: tuple[str, ...]

@@ -217,7 +217,7 @@ class Store:
     Every method raises UsageError if the file cannot be read or written.
 
     Attributes:
-        read_only: whether the file may only be read, so that new measurements are lost.
+        read_only: True if the file may only be read, so that new measurements are lost.
     """
 
     def __init__(self, path: Path | None) -> None:

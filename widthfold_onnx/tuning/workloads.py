@@ -82,7 +82,7 @@ class Workload:
         predicted_seconds: of one run as it is (`tuning.cost`).
         node: name of the layer in `model`.
         structure: `rewrite.plan.structure_of` the layer.
-        is_inside: whether forms run between packed tensors (`tuning.layers`).
+        is_inside: True if forms run between packed tensors (`tuning.layers`).
     """
 
     subject: str

@@ -112,7 +112,7 @@ class Judgement:
         truths: the usable truth, by input set and name.
         movements: how far rounding moves each output, by input set; where a truth is usable, at
             least the distance of the original from it.
-        is_proved: whether both models are proved to be the same function.
+        is_proved: True if both models are proved to be the same function.
     """
 
     original: OriginalRuns
@@ -332,7 +332,7 @@ def model_parity(original: OriginalRuns, rewritten: Path, *, is_proved: bool) ->
     Args:
         original: the runs of the original.
         rewritten: model file.
-        is_proved: whether both are proved to be the same function. Then rounding and overflow
+        is_proved: True if both are proved to be the same function. Then rounding and overflow
             explain more, and outputs that show nothing are no obstacle.
     """
     plain_runs = original.run(rewritten, Level.DISABLED)

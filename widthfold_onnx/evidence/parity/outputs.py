@@ -95,7 +95,7 @@ class Figures:
     """The differences between two arrays.
 
     Attributes:
-        match: whether type, shape and the places of Inf and NaN are the same.
+        match: True if type, shape and the places of Inf and NaN are the same.
         distance: of elements that are finite in both; None where there are none.
         scale: the largest finite |reference|.
         worst: the element that differs most, None where none differs.

@@ -71,7 +71,7 @@ class Evaluation:
             are used for the variables, and for values that the table lacks.
         variables: values of the main graph that are variables for all that reads them.
         forced_ifs: first outputs of Ifs whose else branch is computed, whatever their condition is.
-        is_kept: whether the values of the targets are kept, and not only their digests.
+        is_kept: True if the values of the targets are kept, and not only their digests.
         digests: digests of the targets.
         values: values of the targets, if they are kept.
         degree: highest degree of the polynomials.

@@ -68,8 +68,8 @@ class SizeProof:
         branches: branches of the new model that were computed.
         unseen: first outputs of Ifs whose choice is not decided, or whose new branch was computed
             at no extents.
-        is_computed: whether the new model can be computed at these extents at all.
-        is_opaque: whether nothing is decided because extents in the original do not follow from
+        is_computed: True if the new model can be computed at these extents at all.
+        is_opaque: True if nothing is decided because extents in the original do not follow from
             these: it may not run at them.
     """
 

@@ -47,7 +47,7 @@ class KnownValue:
 
     Attributes:
         array: the numbers or strings.
-        rounded: whether the numbers were computed in floats, so that another order of computing
+        rounded: True if the numbers were computed in floats, so that another order of computing
             may give other last digits.
     """
 

@@ -147,7 +147,7 @@ def fallback_lines(sides: dict[str, Side], provider: str, *, heavy: bool) -> lis
     Args:
         sides: the timed models by name.
         provider: the provider that the caller asked for.
-        heavy: whether to name the nodes that are `HEAVY`, as an alarm, or the others.
+        heavy: True names the nodes that are `HEAVY`, as an alarm; False names the others.
     """
     fallback_nodes = {
         name: [n for n in side.fallbacks if any(word in n.op for word in HEAVY) is heavy]

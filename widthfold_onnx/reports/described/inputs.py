@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from widthfold_onnx.reports.description import Column, Line, Table, tabulated
 from widthfold_onnx.reports.words import gain, shapes
 from widthfold_onnx.results import AssumedSizes, SizeGain
-from widthfold_onnx.text import input_text
+from widthfold_onnx.text import value_text
 
 GAINS: tuple[Column[SizeGain], ...] = (
     Column("inputs", lambda row: shapes(row.shapes)),
@@ -40,7 +40,7 @@ def assumptions(
         cases: combinations of values of inputs that choose between parts of a model.
     """
     lines = [] if sizes is None else [Line("sizes", _assumed_sizes(sizes))]
-    texts = [", ".join(input_text(name, value) for name, value in case.items()) for case in cases]
+    texts = [", ".join(value_text(name, value) for name, value in case.items()) for case in cases]
     if any(texts):
         values = "; ".join(texts[1:])
         note = f"; compared with {values}, too; --value fixes one" if values else ""

@@ -25,7 +25,7 @@ from widthfold_onnx.model.proto.functions import without_functions
 from widthfold_onnx.model.proto.walk import required_inputs, subgraphs
 from widthfold_onnx.options import RuntimeOptions, Values
 from widthfold_onnx.runtime.session import Port
-from widthfold_onnx.text import input_text, printable
+from widthfold_onnx.text import printable, value_text
 
 R = TypeVar("R", bound=RuntimeOptions)
 
@@ -236,4 +236,4 @@ def values_for_report(combinations: Sequence[Values]) -> list[dict[str, list[flo
 
 def shown_values(ports: Iterable[Port]) -> str:
     """Return the values of inputs that have one as text."""
-    return ", ".join(input_text(port.name, port.value) for port in ports if port.value)
+    return ", ".join(value_text(port.name, port.value) for port in ports if port.value)

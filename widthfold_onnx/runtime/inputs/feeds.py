@@ -34,7 +34,7 @@ class InputSet:
         label: its name in messages: a file or folder name, escaped, or "seed 0, normal".
         feeds: array by input name.
         expected: outputs in graph order, () where none are stored.
-        random: whether it is random, not stored.
+        random: True if it is random, not stored.
     """
 
     label: str

@@ -170,7 +170,7 @@ class Rotation:
 
     Attributes:
         sets: all of them.
-        random: whether they are random, not stored.
+        random: True if they are random, not stored.
     """
 
     sets: Sequence[Feeds]

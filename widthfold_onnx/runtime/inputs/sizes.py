@@ -209,7 +209,7 @@ def find_shapes(
         demanded: shapes that the caller demands.
         suits: accepts shapes at which the model runs; if it accepts none, the first ones serve.
         end: time at which the search ends; None gives it its own time.
-        always_bounded: whether shapes that the caller demands in full have bounds, too.
+        always_bounded: True if shapes that the caller demands in full have bounds, too.
 
     Raises:
         UsageError: as `input_dimensions`.
@@ -316,7 +316,7 @@ class _Tries:
         session: of the model.
         demanded: shapes that the caller demands.
         end: time at which the tries end; None gives them their own time.
-        always_bounded: whether shapes that the caller demands in full have bounds, too.
+        always_bounded: True if shapes that the caller demands in full have bounds, too.
 
     Attributes:
         dims: the open dimensions.
