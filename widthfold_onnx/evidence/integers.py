@@ -53,14 +53,7 @@ WHOLE_ALPHA_BETA = {"alpha": 2.0, "beta": 3.0}
 def run_on_integers(
     old: Program, new: Program, shapes: Shapes, options: VerifyOptions
 ) -> IntegerRun:
-    """Run every linear node that only the new model has.
-
-    Args:
-        old: the original.
-        new: the rewritten model.
-        shapes: extents of the inputs.
-        options: where the nodes run.
-    """
+    """Run every linear node that only the new model has."""
     table = new.shapes_at(shapes)
     shared_values = Correspondence(old, new).shared_values
     count, skip_reason = 0, ""

@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 def may_saturate(original: Path, options: VerifyOptions) -> bool:
     """Run a model as its values are judged; return whether kernels of this CPU may saturate on it.
 
-    Args:
-        original: the model before.
-        options: what to run and where.
-
     Raises:
         UnverifiedError: it does not run, or not twice alike.
         UsageError: stored inputs or shapes that do not fit it.

@@ -311,10 +311,6 @@ class LocalPool:
     tracebacks on Ctrl-C, import the script of the caller, and answer when a whole layer is done.
     An interrupt after 8 seconds kept none of the 550 measurements that these processes had given.
 
-    Args:
-        bench: keeps the measurements.
-        jobs: how many processes there are.
-
     Attributes:
         provider: the provider on which models are tried to find the shapes of their inputs.
         benches: this bench alone.

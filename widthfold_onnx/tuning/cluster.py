@@ -249,12 +249,6 @@ class _Task(NamedTuple):
 class ClusterPool:
     """The workers of a cluster; every kind of machine measures all workloads for itself.
 
-    Args:
-        cluster: the connection to them.
-        options: where to measure.
-        fold: limits of forms.
-        store: where measurements are kept.
-
     Attributes:
         provider: the provider on which models are tried to find the shapes of their inputs: this
             machine need not have the device.

@@ -35,11 +35,6 @@ class Usage(NamedTuple):
 def usage(model: Path, setting: Setting, feeds: Feeds) -> Usage:
     """Return the memory and energy of a process that only loads and runs a model.
 
-    Args:
-        model: the file.
-        setting: of the session.
-        feeds: one input set.
-
     Raises:
         UnverifiedError: the model does not run.
     """

@@ -60,10 +60,6 @@ MIRRORED = {
 def cases(model: onnx.ModelProto, chosen: Values) -> tuple[Values, ...]:
     """Return combinations of values of the inputs that choose between parts of a model.
 
-    Args:
-        model: the original.
-        chosen: values that the caller chose.
-
     Returns:
         At least one combination. The first has the value with which the first comparison of each
         input holds; models are timed with it.
@@ -137,9 +133,6 @@ def _is_small(value: onnx.ValueInfoProto) -> bool:
 
 class _Reader:
     """Reads what the nodes of a graph do with small inputs.
-
-    Args:
-        small: names of the inputs.
 
     Attributes:
         compared: by input values with which comparisons hold, and values with which they fail.

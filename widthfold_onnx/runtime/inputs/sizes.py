@@ -99,10 +99,6 @@ def assumption_report(inputs: Sequence[Port], demanded: Sizes, sizes: Sizes) -> 
 def batch_one_shapes(inputs: Sequence[Port], demanded: Shapes) -> Shapes:
     """Return shapes at batch 1, for a model that is not run.
 
-    Args:
-        inputs: of the model.
-        demanded: shapes that the caller demands.
-
     Raises:
         UsageError: as `input_dimensions`, or another dimension than a batch is open.
     """

@@ -28,10 +28,6 @@ def best_companions(
     1 ns where neighbours have the same sign. Smooth inputs are like photographs and recordings.
     So a companion is left out that surely makes the model slower on smooth inputs.
 
-    Args:
-        trials: times whole models.
-        matches: the nodes that companions match.
-
     Returns:
         The plan, and the gain of each companion on random inputs, then on smooth ones.
     """

@@ -44,13 +44,6 @@ def find_context(
 ) -> SearchContext:
     """Return the context of this machine, or if nothing is to be run of the target's kind.
 
-    Args:
-        loaded: the model.
-        options: where it is measured.
-        demanded: sizes of its inputs, which the caller demands.
-        store: the known measurements.
-        child: runs the model.
-
     Raises:
         UnverifiedError: the runtime cannot be used, or the model does not run.
         UsageError: the target is unknown or does not fit the provider; or nothing is to be run,

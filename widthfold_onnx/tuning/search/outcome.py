@@ -60,12 +60,7 @@ class FinishedSearch:
     def decided_plan(
         self, companions: Sequence[CompanionReport], padding: PaddingReport | None
     ) -> DecidedPlan:
-        """Return the accepted plan, with its origin and the outcomes of all layers.
-
-        Args:
-            companions: the outcome of each companion.
-            padding: the outcome of padded channels.
-        """
+        """Return the accepted plan, with its origin and the outcomes of all layers."""
         trials, drafting = self.trials, self.trials.drafting
         reading, options = drafting.reading(self.plan.draft), drafting.fold_options
         decisions = decisions_of(reading, options, self._choose)

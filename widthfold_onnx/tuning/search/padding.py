@@ -60,12 +60,7 @@ class TimedPadding:
 
 
 def best_padding(trials: Trials, unpadded: Plan) -> TimedPadding | None:
-    """Return the trial of the multiple with the surest gain; None if nothing was timed.
-
-    Args:
-        trials: times whole models.
-        unpadded: the plan with the forms of all layers.
-    """
+    """Return the trial of the multiple with the surest gain; None if nothing was timed."""
     drafting, spending = trials.drafting, trials.spending
     given_multiple = drafting.fold_options.pad_channels
     multiples = CHANNEL_MULTIPLES if given_multiple is None else (given_multiple,)
@@ -93,10 +88,6 @@ def untimed_report(drafting: Drafting, unpadded: Plan) -> PaddingReport | None:
     """Return the report if nothing was timed.
 
     None if the caller asks for no multiple, or the model contains folds.
-
-    Args:
-        drafting: the model.
-        unpadded: the plan with the forms of all layers.
     """
     multiple = drafting.fold_options.pad_channels
     if not multiple:
