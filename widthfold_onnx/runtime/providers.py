@@ -225,10 +225,8 @@ def check_entries(given_entries: Mapping[str, str]) -> None:
             cpu = [traits_of(Provider.CPU).name]
             library.new_session(one_node(), options, cpu)
         except library.failures() as error:
-            entry = quoted(f"{name}={value}")
-            raise UsageError(
-                f"the runtime does not take {entry}: {library.error_text(error)}"
-            ) from error
+            entry, text = quoted(f"{name}={value}"), library.error_text(error)
+            raise UsageError(f"the runtime does not take {entry}: {text}") from error
 
 
 def _mistaken(name: str) -> str:

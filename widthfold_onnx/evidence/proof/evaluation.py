@@ -218,9 +218,7 @@ class Evaluation:
             for value, known_type in zip(results, call.output_types, strict=False)
         ]
 
-    def _body(
-        self, call: Call, body: Body, frame: _Frame, number: int | None = None
-    ) -> list[Value]:
+    def _body(self, call: Call, body: Body, frame: _Frame, number: int | None) -> list[Value]:
         """Return the outputs of a graph of a node.
 
         Args:
@@ -258,7 +256,9 @@ class Evaluation:
             branch_names = {"then_branch" if condition.array.any() else "else_branch"}
         self.branches.update((call.node.output[0], name) for name in branch_names)
         results = {
-            body[0]: self._body(call, body, frame) for body in bodies if body[0] in branch_names
+            body[0]: self._body(call, body, frame, None)
+            for body in bodies
+            if body[0] in branch_names
         }
         if len(results) < 2:
             return next(iter(results.values()))

@@ -93,10 +93,9 @@ def _search(trials: Trials) -> DecidedPlan:
     draft, gains = best_companions(trials, matches)
     level_searches = _search_levels(trials, draft)
     trials_at_level = trials.at(_only_level(level_searches.all_to_extended, trials.context))
-    if level_searches.interrupted:
-        level_search = level_searches.by_promise[0]
-        forms = level_search.chosen()
-    else:
+    level_search = level_searches.by_promise[0]
+    forms = level_search.chosen()
+    if not level_searches.interrupted:
         level_search, forms = settle(trials_at_level, level_searches.by_promise)
     unpadded = plan = level_search.plan(forms)
     padding = None if level_searches.interrupted else best_padding(trials_at_level, unpadded)

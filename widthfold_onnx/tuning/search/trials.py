@@ -172,9 +172,8 @@ class Trials:
     def level_ratio(self, plan: Plan) -> Measurement | None:
         """Time one model on the CPU at the first size: at level ALL / at level EXTENDED."""
         candidate = canonical({"of": plan.digest, "than": Level.ALL, "is": Level.EXTENDED})
-        (measurement,) = self._results(
-            self.context.sizes[:1], candidate, time_levels, self.spending.probe, plans=(plan,)
-        )
+        sizes, seconds = self.context.sizes[:1], self.spending.probe
+        (measurement,) = self._results(sizes, candidate, time_levels, seconds, plans=[plan])
         return measurement
 
     def final(self, plan: Plan) -> list[Measurement | None]:
