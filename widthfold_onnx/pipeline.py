@@ -27,7 +27,7 @@ from widthfold_onnx.model.atomic import check_target
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.model.messages import NodeName
 from widthfold_onnx.model.proto.walk import frozen
-from widthfold_onnx.model.writer import copy_model, write_model
+from widthfold_onnx.model.writer import copy_model
 from widthfold_onnx.options import (
     DELIVERY,
     FoldOptions,
@@ -40,9 +40,8 @@ from widthfold_onnx.options import (
 )
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import OptimizeReport, Proof, VerifyReport
-from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text
+from widthfold_onnx.rewrite.fit import FittedPlan, misfit_text
 from widthfold_onnx.rewrite.plan import Plan, read_plan
-from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.runtime.environment import other_runtime
 from widthfold_onnx.runtime.inputs.cases import values_for_report, with_cases
 from widthfold_onnx.runtime.inputs.stored import with_stored_sizes
@@ -225,7 +224,7 @@ def apply(
     if out is not None:
         check_target(out, [*plan_files, *loaded.files])
     on_progress(Step("applying the plan"))
-    fitted_plan = fit(Reading.of(loaded.proto, loaded.folder, plan), plan)
+    fitted_plan = FittedPlan.of(loaded.proto, loaded.folder, plan)
     outcomes = applied_outcomes(fitted_plan, plan)
     report = _report(loaded, fitted_plan, outcomes, note=other_runtime(plan.runtime))
     if out is not None and (partial or not fitted_plan.misfits):
@@ -267,7 +266,7 @@ def apply_in_memory(
         CheckFailedError: a part of the plan does not fit, or the result is not equal.
         UnverifiedError: the result cannot be shown to be equal.
     """
-    fitted_plan = fit(Reading.of(model, folder, plan), plan)
+    fitted_plan = FittedPlan.of(model, folder, plan)
     if fitted_plan.misfits and not partial:
         raise CheckFailedError(misfit_text(fitted_plan.misfits))
     new_model, proof = _carry_out_and_prove(model, folder, fitted_plan, no_verify=no_verify)
@@ -401,7 +400,7 @@ def _deliver(
         InvalidModelError: the result is no model that could be read again.
         UnverifiedError: no statement is possible without a runtime.
     """
-    plan, rewriting = fitted_plan.plan, fitted_plan.rewriting
+    plan = fitted_plan.plan
     if not plan.changes:
         copy_model(loaded.path, out, proto=loaded.proto)
         return msgspec.structs.replace(report, written=out.name)
@@ -415,16 +414,8 @@ def _deliver(
         verification = _verify_as(out.name, loaded, file, plan, verify_options, on_progress)
         return verification.verdict == "pass" or (may_be_unrun and bool(verification.unrun))
 
-    proto = rewriting.carry_out()
     on_progress(Step("writing"))
-    is_written = write_model(
-        proto,
-        out,
-        source_folder=loaded.folder,
-        accepts=accepts,
-        protected=[*plan_files, *loaded.files],
-        externalize=rewriting.document.external_names,
-    )
+    is_written = fitted_plan.rewriting.write(out, accepts, [*plan_files, *loaded.files])
     report = msgspec.structs.replace(report, verification=verification)
     if not is_written:
         return report

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from onnx.external_data_helper import convert_model_to_external_data
 
 from tests.evidence.parity.alternating import FURTHER, VALUES, alternating, alternating_floats
 from tests.folding import optimize
@@ -54,6 +55,25 @@ def test_what_passes_everywhere_is_not_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert chosen(set(), tmp_path, monkeypatch) == ANY
+
+
+def test_external_weights_are_external_in_the_folds_that_are_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: list[int] = []
+
+    def judged(function: object, original: Path, folds: Sequence[Path], *_: object) -> list[str]:
+        weights = [
+            t for fold in folds for t in load(fold).proto.graph.initializer if len(t.dims) > 1
+        ]
+        stored.extend(weight.data_location for weight in weights)
+        return [""] * len(folds)
+
+    monkeypatch.setattr(saturation, "isolated", judged)
+    model = alternating([1, 2, 3, 4])
+    convert_model_to_external_data(model, location="model.data", size_threshold=0)
+    usable_forms(loaded(model, tmp_path), ANY, VALUES)
+    assert set(stored) == {onnx.TensorProto.EXTERNAL}
 
 
 @pytest.mark.parametrize(("bad", "layout"), [(0, Layout.NHWC), (1, Layout.NCHW)])

@@ -121,9 +121,8 @@ def _checks(
     model: LoadedModel, choices: Iterable[FoldOptions], verify_options: VerifyOptions
 ) -> list[FoldCheck]:
     """Return one check for each choice of options that folds something."""
-    # The child that runs the model needs neither.
+    # The child that runs the model does not need it.
     from widthfold_onnx.decide.fixed import decide_fixed
-    from widthfold_onnx.model.writer import write_model
 
     folds: list[tuple[FoldOptions, list[NodeName]]] = []
     with tempfile.TemporaryDirectory(prefix="widthfold-") as folder:
@@ -133,10 +132,9 @@ def _checks(
             decided_plan = decide_fixed(model.proto, model.folder, options_at_2)
             names = [layer.name for layer in decided_plan.plan.layers]
             if names:
-                proto = decided_plan.fit().rewriting.carry_out()
                 folds.append((options, names))
                 files.append(Path(folder) / f"{len(files)}.onnx")
-                write_model(proto, files[-1], source_folder=model.folder)
+                decided_plan.fit().rewriting.write(files[-1])
         if not files:
             return []
         objections = isolated(_saturation_objections, model.path, files, verify_options)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
+import onnx
 
 from widthfold_onnx.errors import CheckFailedError, UsageError
 from widthfold_onnx.model.messages import NodeName
@@ -68,6 +70,11 @@ class FittedPlan:
     layers: Sequence[tuple[Layer, Form]]
     misfits: Sequence[Misfit]
     rewriting: Rewriting
+
+    @classmethod
+    def of(cls, proto: onnx.ModelProto, folder: Path | None, plan: Plan) -> FittedPlan:
+        """Read a model under a plan, and match the plan to it; see `Reading.of` and `fit`."""
+        return fit(Reading.of(proto, folder, plan), plan)
 
 
 def fit(reading: Reading, plan: Plan) -> FittedPlan:

@@ -17,8 +17,9 @@ Logical tensors and nodes keep their names; `rewrite.record` describes the metad
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import onnx
 
@@ -26,6 +27,7 @@ from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.model.document import Document, Graph, Node, Value, graph_of
 from widthfold_onnx.model.messages import NodeName
 from widthfold_onnx.model.proto.walk import retain
+from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.results import RegionReport
 from widthfold_onnx.rewrite.folded_node import FoldedConstants, append_folded
 from widthfold_onnx.rewrite.guards import GuardedRegions, LayerForms, make_guard
@@ -45,7 +47,7 @@ from widthfold_onnx.rules.quantization import exact_dequantizer
 
 @dataclass(frozen=True)
 class Rewriting:
-    """The layers to replace, with their regions and guards; `carry_out` may be called once.
+    """The layers to replace, with their regions and guards; it is carried out once at most.
 
     Attributes:
         document: the model.
@@ -123,6 +125,25 @@ class Rewriting:
         _note(model, NONFINITE_KEY, f"spread:{spread:g}" if spread > 1.0 else "")
         _note(model, RUNTIME_KEY, self.runtime)
         return model
+
+    def write(
+        self,
+        out: Path,
+        accepts: Callable[[Path], bool] | None = None,
+        protected: Sequence[Path] = (),
+    ) -> bool:
+        """Carry it out and write the model as `write_model` does.
+
+        Constants that are made from external data become external.
+        """
+        return write_model(
+            self.carry_out(),
+            out,
+            source_folder=self.document.folder,
+            accepts=accepts,
+            protected=protected,
+            externalize=self.document.external_names,
+        )
 
 
 def _note(model: onnx.ModelProto, key: str, value: str) -> None:

@@ -15,7 +15,7 @@ from tests.rewrite.proved import assert_proved, proof
 from tests.running import run
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.options import Companion, FoldOptions
-from widthfold_onnx.rewrite.fit import fit
+from widthfold_onnx.rewrite.fit import FittedPlan
 from widthfold_onnx.rewrite.padding import joined_plan, paddable_chains
 from widthfold_onnx.rewrite.plan import EMPTY_PLAN, CompanionPlan, Plan
 from widthfold_onnx.rewrite.reading import Reading
@@ -594,7 +594,7 @@ def test_a_plan_that_does_not_fit_names_the_layer(other: str, why: str) -> None:
     with pytest.raises(CheckFailedError) as caught:
         applied(model, plan)
     assert why in str(caught.value)
-    left = fit(Reading.of(model, None, plan), plan).rewriting.carry_out()
+    left = FittedPlan.of(model, None, plan).rewriting.carry_out()
     assert [list(i.dims) for i in left.graph.initializer] == [[count, 3, 2, 1], [2, count, 1, 2]]
 
 

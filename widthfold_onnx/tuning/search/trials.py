@@ -16,12 +16,10 @@ import msgspec
 from widthfold_onnx.decide.decisions import Drafting
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.loader import LoadedModel
-from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import Progress, SearchOptions, Shapes, Sizes, Step, VerifyOptions
 from widthfold_onnx.results import SpeedVerdict
-from widthfold_onnx.rewrite.fit import fit
+from widthfold_onnx.rewrite.fit import FittedPlan
 from widthfold_onnx.rewrite.plan import EMPTY_PLAN, Plan
-from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.intervals import noise, speed_verdict
@@ -322,14 +320,7 @@ class Trials:
         path = self.folder / plan.digest / FOLDED
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
-            reading = Reading.of(self.loaded.proto, self.loaded.folder, plan)
-            rewriting = fit(reading, plan).rewriting
-            write_model(
-                rewriting.carry_out(),
-                path,
-                source_folder=self.loaded.folder,
-                externalize=rewriting.document.external_names,
-            )
+            FittedPlan.of(self.loaded.proto, self.loaded.folder, plan).rewriting.write(path)
         return path
 
 

@@ -96,11 +96,11 @@ def fitted(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """The plans of which the models were built."""
     plans: list[Plan] = []
 
-    def spy(reading: Reading, planned: Plan) -> FittedPlan:
+    def spy(proto: ModelProto, folder: Path | None, planned: Plan) -> FittedPlan:
         plans.append(planned)
-        return fit(reading, planned)
+        return fit(Reading.of(proto, folder, planned), planned)
 
-    monkeypatch.setattr(trials, "fit", spy)
+    monkeypatch.setattr(FittedPlan, "of", spy)
     return plans
 
 
