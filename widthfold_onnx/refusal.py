@@ -61,7 +61,7 @@ class Code(StrEnum):
     MISFIT = "differs-from-plan"
     NOT_PLANNED = "not-planned"
 
-    # A propagated op, or what stops a region.
+    # A packed op, or what stops a region.
     NOT_CARRIED = "not-carried"
     MORE_OUTPUTS = "more-outputs"
     NOT_INFERENCE = "not-inference"

@@ -40,15 +40,6 @@ from widthfold_onnx.rules.propagation import OpInLayout, PackedOp, propagate
 PackedTensor = tuple[Value, PackedLayout]
 
 
-@dataclass(frozen=True)
-class PropagatedOp:
-    """An op that runs in a layout; `data` are the inputs that it reads in that layout."""
-
-    layout: PackedLayout
-    packed_op: PackedOp
-    data: frozenset[int]
-
-
 @dataclass(eq=False)
 class Regions:
     """The folded nodes of one graph, and the ops that run packed between them.
@@ -60,7 +51,7 @@ class Regions:
         nodes: all nodes of the graph, in an order in which they can run.
         ends_of: the two ends of the form of each node that is folded.
         sources: the integers that every DequantizeLinear reads, by its result.
-        propagated: the ops that run on packed tensors.
+        packed_ops: the ops that run on packed tensors.
         refusals: why other ops that read a packed tensor cannot run on it.
         dequantized: the DequantizeLinear that run on packed tensors, by result and layout.
         shapes: logical extents of every tensor, by each layout that it has or could have; a layout
@@ -73,9 +64,9 @@ class Regions:
     nodes: Sequence[Node]
     ends_of: Mapping[Node, Ends]
     sources: Mapping[Value, Value]
-    propagated: dict[Node, PropagatedOp] = field(default_factory=dict)
+    packed_ops: dict[Node, PackedOp] = field(default_factory=dict)
     refusals: dict[Node, Refusal] = field(default_factory=dict)
-    dequantized: dict[PackedTensor, PropagatedOp] = field(default_factory=dict)
+    dequantized: dict[PackedTensor, PackedOp] = field(default_factory=dict)
     shapes: dict[PackedTensor, Dims] = field(default_factory=dict)
     output_layouts: dict[Value, PackedLayout | None] = field(default_factory=dict)
     folded_data: set[PackedTensor] = field(default_factory=set)
@@ -121,9 +112,9 @@ class Regions:
 
     def input_layout(self, node: Node, index: int) -> PackedLayout | None:
         """Return the layout in which a node reads an input; None for logical."""
-        op, ends = self.propagated.get(node), self.ends_of.get(node)
+        op, ends = self.packed_ops.get(node), self.ends_of.get(node)
         if op is not None:
-            return op.layout if index in op.data else None
+            return op.layout if op.reads_packed(index) else None
         return ends.input_layout if ends is not None and index == ends.data else None
 
     def packed_tensors(self, node: Node) -> list[PackedTensor]:
@@ -135,7 +126,7 @@ class Regions:
     def node_groups(self) -> list[tuple[Node, ...]]:
         """Return the groups of folded and packed nodes that share packed tensors, in order."""
         order = {
-            n: i for i, n in enumerate(self.nodes) if n in self.ends_of or n in self.propagated
+            n: i for i, n in enumerate(self.nodes) if n in self.ends_of or n in self.packed_ops
         }
         sharing: dict[PackedTensor, list[Node]] = defaultdict(list)
         for node in order:
@@ -172,7 +163,7 @@ class Regions:
         bytes are not moved between the two: they are dequantized, moved and quantized again.
         """
         maker = value.producer()
-        node = maker if maker in self.propagated else None
+        node = maker if maker in self.packed_ops else None
         for user, _ in value.uses():
             result = user.outputs[0]
             if (result, layout) in self.dequantized and self.sources.get(result) is value:
@@ -193,12 +184,12 @@ class Regions:
         for node in self.nodes:
             if node not in self.ends_of:
                 self._propagate_through(node)
-        propagated_ops = list(self.propagated.items())
-        for node, _ in reversed(propagated_ops):
+        packed_ops = list(self.packed_ops.items())
+        for node, _ in reversed(packed_ops):
             self._try_choice(node, None)
-        for node, propagated_op in propagated_ops:
-            if any(self.made_in(value) == propagated_op.layout for value in node.inputs):
-                self._try_choice(node, propagated_op)
+        for node, packed_op in packed_ops:
+            if any(self.made_in(value) == packed_op.layout for value in node.inputs):
+                self._try_choice(node, packed_op)
 
     def _record_folded(self, node: Node, ends: Ends) -> None:
         """Record the packed tensors that a folded node reads and returns."""
@@ -219,7 +210,7 @@ class Regions:
         absent_shapes = (None,) * (len(node.inputs) - 1)
         packed_op = propagate(OpInLayout(self.document, node, (shape, *absent_shapes), layout))
         if isinstance(packed_op, PackedOp):
-            self.dequantized[value, layout] = PropagatedOp(layout, packed_op, frozenset({0}))
+            self.dequantized[value, layout] = packed_op
             self.shapes[source, layout] = self.shapes[value, layout] = shape
             self.folded_data.add((source, layout))
 
@@ -244,26 +235,26 @@ class Regions:
             if isinstance(packed_op, PackedOp):
                 for value, shape in zip(node.outputs, packed_op.shapes, strict=True):
                     self.shapes[value, layout] = shape
-                self._set(node, PropagatedOp(layout, packed_op, frozenset(packed_shapes)))
+                self._set(node, packed_op)
                 self.refusals.pop(node, None)
                 return
             self.refusals[node] = packed_op
 
-    def _try_choice(self, node: Node, choice: PropagatedOp | None) -> None:
+    def _try_choice(self, node: Node, choice: PackedOp | None) -> None:
         """Let a node run as `choice` says (None: on logical tensors), unless that copies more."""
         values = {value for value in (*node.inputs, *node.outputs) if value is not None}
         values |= {self.sources[value] for value in values if value in self.sources}
-        original_op = self.propagated.get(node)
+        original_op = self.packed_ops.get(node)
         original_count = sum(map(self._moved_elements, values))
         self._set(node, choice)
         if sum(map(self._moved_elements, values)) > original_count:
             self._set(node, original_op)
 
-    def _set(self, node: Node, choice: PropagatedOp | None) -> None:
+    def _set(self, node: Node, choice: PackedOp | None) -> None:
         if choice is None:
-            self.propagated.pop(node, None)
+            self.packed_ops.pop(node, None)
         else:
-            self.propagated[node] = choice
+            self.packed_ops[node] = choice
         for value in node.outputs:
             self.output_layouts[value] = None if choice is None else choice.layout
 
@@ -306,11 +297,10 @@ def region_reports(
     for nodes in regions.node_groups():
         stops = dict.fromkeys(stop for node in nodes for stop in _stops(regions, node))
         if len(nodes) > 1 or stops:
-            propagated = [node for node in nodes if node in regions.propagated]
             yield RegionReport(
                 graph=path,
                 folded=[name(node) for node in nodes if node in regions.ends_of],
-                carried=[f"{node.op_type} {name(node)}" for node in propagated],
+                carried=[f"{n.op_type} {name(n)}" for n in nodes if n in regions.packed_ops],
                 stops=[
                     Stop(node=name(n), op=n.op_type, code=r.code.value, reason=r.reason)
                     for n, r in stops
@@ -336,6 +326,6 @@ def _stops(regions: Regions, node: Node) -> Iterator[tuple[Node, Refusal]]:
             if user in regions.ends_of and index == regions.ends_of[user].data:
                 if regions.ends_of[user].input_layout != layout:
                     yield user, ANOTHER_FOLD
-            elif user not in regions.propagated or regions.propagated[user].layout != layout:
+            elif user not in regions.packed_ops or regions.packed_ops[user].layout != layout:
                 is_in_body = user.graph is not node.graph
                 yield user, IN_A_BODY if is_in_body else regions.refusals.get(user, MOVES_MORE)

@@ -38,10 +38,11 @@ from widthfold_onnx.rewrite.record import (
     PACKED,
     RUNTIME_KEY,
 )
-from widthfold_onnx.rewrite.regions import PackedTensor, PropagatedOp, Regions, region_reports
+from widthfold_onnx.rewrite.regions import PackedTensor, Regions, region_reports
 from widthfold_onnx.rules.form import Form, spread_of
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import guard_conditions
+from widthfold_onnx.rules.propagation import PackedOp
 from widthfold_onnx.rules.quantization import exact_dequantizer
 
 
@@ -181,13 +182,13 @@ class Emission:
     def emit(self) -> None:
         """Make the new nodes; the graph still holds the old ones only."""
         for node in self.graph:
-            propagated_op = self._regions.propagated.get(node)
+            packed_op = self._regions.packed_ops.get(node)
             if node in self.forms:
                 self._replacements[node] = []
                 self._fold(node, *self.forms[node])
-            elif propagated_op is not None:
+            elif packed_op is not None:
                 self._replacements[node] = []
-                self._propagate(node, propagated_op)
+                self._propagate(node, packed_op)
             elif self._regions.is_superseded(node):
                 self._replacements[node] = []
 
@@ -216,24 +217,24 @@ class Emission:
         self._replacements[node] += series.nodes
         self._return(node, [series.value], ends.output_layout)
 
-    def _propagate(self, node: Node, propagated_op: PropagatedOp) -> None:
+    def _propagate(self, node: Node, packed_op: PackedOp) -> None:
         """Emit the op on packed tensors."""
-        packed_node = self._packed_node(node, propagated_op, node)
+        packed_node = self._packed_node(node, packed_op, node)
         take_over(node, packed_node)
-        self._return(node, packed_node.outputs, propagated_op.layout)
+        self._return(node, packed_node.outputs, packed_op.layout)
 
-    def _packed_node(self, node: Node, propagated_op: PropagatedOp, reader: Node) -> Node:
+    def _packed_node(self, node: Node, packed_op: PackedOp, reader: Node) -> Node:
         """Emit a node that computes an op on packed tensors, before `reader`."""
         inputs: list[Value | None] = []
         for i, value in enumerate(node.inputs):
             if value is None:
                 inputs.append(None)
-            elif i in propagated_op.data:
-                inputs.append(self._value_in(value, propagated_op.layout, reader))
-            elif i in propagated_op.packed_op.constants:
-                array = propagated_op.packed_op.constants[i]
+            elif packed_op.reads_packed(i):
+                inputs.append(self._value_in(value, packed_op.layout, reader))
+            elif i in packed_op.constants:
+                array = packed_op.constants[i]
                 name = f"{value.name}/widthfold"
-                sharing_key = (value, propagated_op.layout)
+                sharing_key = (value, packed_op.layout)
                 inputs.append(
                     self.constants.shared.add(array, name, self.graph, sharing_key=sharing_key)
                 )
@@ -244,7 +245,7 @@ class Emission:
             node.op_type,
             "packed",
             inputs,
-            {**node.attributes, **propagated_op.packed_op.attributes},
+            {**node.attributes, **packed_op.attributes},
             metadata=metadata,
             outputs=len(node.outputs),
             domain=node.domain,

@@ -13,7 +13,7 @@ Refuses: ops that read or write along a folded axis, results without elements, a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -86,15 +86,26 @@ class PackedOp:
     """The packed form of an op.
 
     Attributes:
+        op: the op.
         shapes: logical extents of every output.
         constants: new numbers for inputs, by index; packed tensors replace the data, and all other
             inputs stay.
         attributes: new attributes, by name; all others stay.
     """
 
+    op: OpInLayout
     shapes: tuple[Dims, ...]
     constants: Mapping[int, Array] = field(default_factory=dict)
     attributes: Attributes = field(default_factory=dict)
+
+    @property
+    def layout(self) -> PackedLayout:
+        """The layout in which it runs."""
+        return self.op.layout
+
+    def reads_packed(self, index: int) -> bool:
+        """Check whether it reads an input in its layout."""
+        return self.op.shapes[index] is not None
 
 
 PropagationRule = Callable[[OpInLayout], PackedOp | Refusal]
@@ -123,7 +134,7 @@ def propagate(op: OpInLayout) -> PackedOp | Refusal:
 
 def _pointwise(op: OpInLayout) -> PackedOp:
     """Pack an op of data at input 0; all others are scalars by the definition of the operator."""
-    return PackedOp((op.data,))
+    return PackedOp(op, (op.data,))
 
 
 def _broadcasting(op: OpInLayout) -> PackedOp | Refusal:
@@ -146,7 +157,7 @@ def _broadcasting(op: OpInLayout) -> PackedOp | Refusal:
                 constants[index] = op.layout.packed_constant(array, rank)
             elif array.ndim > op.layout.rank(rank):
                 constants[index] = array.reshape(())
-    return PackedOp((data,), constants)
+    return PackedOp(op, (data,), constants)
 
 
 def _mul(op: OpInLayout) -> PackedOp | Refusal:
@@ -176,7 +187,7 @@ def _per_channel(op: OpInLayout, axis: int) -> PackedOp | Refusal:
             constants[index] = array[op.layout.channel_of_each(array.size)]
         elif array.size > 1:
             return Refusal(Code.CONSTANT_VARIES, f"a constant has the extents {array.shape}")
-    return PackedOp((op.data,), constants)
+    return PackedOp(op, (op.data,), constants)
 
 
 def _normalization(op: OpInLayout) -> PackedOp | Refusal:
@@ -206,7 +217,7 @@ def _quantization(op: OpInLayout) -> PackedOp | Refusal:
         return result
     # A single number is not repeated: integer kernels of ONNX Runtime take one for the data.
     single = op.layout.channel_of_each(1).size
-    return PackedOp(result.shapes, {i: a for i, a in result.constants.items() if a.size > single})
+    return replace(result, constants={i: a for i, a in result.constants.items() if a.size > single})
 
 
 def _concat(op: OpInLayout) -> PackedOp | Refusal:
@@ -220,7 +231,7 @@ def _concat(op: OpInLayout) -> PackedOp | Refusal:
     results = {_with_channels(op, shape, total) for shape in shapes}
     if len(results) > 1:
         return op.differing_extents
-    return PackedOp(tuple(results))
+    return PackedOp(op, tuple(results))
 
 
 def _split(op: OpInLayout) -> PackedOp | Refusal:
@@ -240,7 +251,7 @@ def _split(op: OpInLayout) -> PackedOp | Refusal:
         return uneven_parts(channels, len(sizes))
     else:
         constants = {}
-    return PackedOp(tuple(_with_channels(op, op.data, size) for size in sizes), constants)
+    return PackedOp(op, tuple(_with_channels(op, op.data, size) for size in sizes), constants)
 
 
 def _acts_along_whole_channels(op: OpInLayout) -> bool:
@@ -346,7 +357,7 @@ def _along_axes(op: OpInLayout) -> PackedOp | Refusal:
         constants, attributes = op.with_pads(_inserted(pads, 2, lift))
     elif function is _resize and op.has(SIZES):
         constants = {SIZES: np.array(shape_after(shape, op.layout.moves(shape)), np.int64)}
-    return PackedOp((shape,), constants, attributes)
+    return PackedOp(op, (shape,), constants, attributes)
 
 
 def _lifted_pool(op: OpInLayout, lift: int) -> Attributes:
