@@ -22,12 +22,12 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from widthfold_onnx.model.document import REMOVED, SELECTING
 from widthfold_onnx.model.proto.functions import inline_holders
 from widthfold_onnx.model.proto.walk import is_default, model_nodes, operator_of, placed_graphs
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.rules.quantization import REMOVED, SELECTING
 from widthfold_onnx.runtime.kernels import u8s8_error
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.providers import SIGNED

@@ -28,7 +28,7 @@ from widthfold_onnx.model.messages import (
     write_back,
 )
 from widthfold_onnx.model.proto.functions import inline_holders
-from widthfold_onnx.model.proto.walk import OVERRIDABLE_SINCE, is_default, operator_of, opsets_of
+from widthfold_onnx.model.proto.walk import OVERRIDABLE_SINCE, operator_of, opsets_of
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.refusal import Refusal
 
@@ -37,12 +37,6 @@ Value = ir.Value
 Graph = ir.Graph
 Attribute = int | float | str | Sequence[int] | Sequence[float] | Array | Graph | ir.Attr
 Attributes = Mapping[str, Attribute]
-
-SELECTING = ("MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
-"""Ops whose results are elements of the data. ONNX Runtime moves a DequantizeLinear behind them
-(qdq_propagation.cc), and so computes the next op in integers."""
-REMOVED = ("Dropout", "Identity")
-"""Ops that ONNX Runtime removes before it moves a DequantizeLinear."""
 
 
 class Document:
@@ -263,45 +257,6 @@ def constant_of(document: Document, value: Value | None) -> Constant | None:
     """Return the constant behind a value, None if there is none."""
     constant = None if value is None else document.constant(value)
     return constant if isinstance(constant, Constant) else None
-
-
-def dequantizer(value: Value | None) -> Node | None:
-    """Return the DequantizeLinear that makes a value, if one does."""
-    node = None if value is None else value.producer()
-    return node if node is not None and is_default(node, "DequantizeLinear") else None
-
-
-def data_dequantizer(value: Value | None) -> Node | None:
-    """Return the DequantizeLinear that made a value, with only moves and selections in between.
-
-    None behind a Dropout, which may drop elements where it trains. None behind a MaxPool with
-    ceil_mode: a window may lie in its padding, and hold no element of the data.
-    """
-    start, nodes = before_moves(value)
-    drops = any(is_default(n, "Dropout") or n.attributes.get_int("ceil_mode", 0) for n in nodes)
-    return None if drops else dequantizer(start)
-
-
-def before_moves(value: Value | None) -> tuple[Value | None, Sequence[Node]]:
-    """Return the value whose elements a value holds, moved or selected, and the nodes between."""
-    nodes: list[Node] = []
-    while value is not None and (node := value.producer()) is not None:
-        if value is not node.outputs[0] or not is_default(node, *SELECTING, *REMOVED):
-            break
-        nodes.append(node)
-        value = node.inputs[0]
-    return value, nodes
-
-
-def runtime_moves_dequantizer(value: Value | None) -> bool:
-    """Check whether ONNX Runtime moves a DequantizeLinear to just before the readers of a value.
-
-    ONNX Runtime aborts if an If, Loop or Scan captures such a value: it looks for the value among
-    the explicit inputs of the node (1.31.1, qdq_propagation.cc, from the basic level on).
-    """
-    start, nodes = before_moves(value)
-    has_moves = any(is_default(node, *SELECTING) for node in nodes)
-    return has_moves and dequantizer(start) is not None
 
 
 def _attribute(name: str, value: Attribute) -> ir.Attr:

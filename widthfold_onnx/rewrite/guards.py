@@ -28,14 +28,7 @@ import numpy as np
 
 from widthfold_onnx.algebra.axis import Congruence
 from widthfold_onnx.algebra.layouts import PackedLayout
-from widthfold_onnx.model.document import (
-    Attributes,
-    Document,
-    Graph,
-    Node,
-    Value,
-    runtime_moves_dequantizer,
-)
+from widthfold_onnx.model.document import Attributes, Document, Graph, Node, Value
 from widthfold_onnx.model.messages import reads
 from widthfold_onnx.rewrite.new_nodes import NodeBuilder, base_name
 from widthfold_onnx.rewrite.record import GUARD_KEY
@@ -43,6 +36,7 @@ from widthfold_onnx.rewrite.regions import Regions
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import EXTENTS, guard_conditions
+from widthfold_onnx.rules.quantization import runtime_moves_dequantizer
 
 LayerForms = dict[Node, tuple[Layer, Form]]
 

@@ -16,7 +16,7 @@ import numpy as np
 from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.model.constants import Constant
-from widthfold_onnx.model.document import Document, Node, constant_of, data_dequantizer
+from widthfold_onnx.model.document import Document, Node, constant_of
 from widthfold_onnx.model.messages import Scope
 from widthfold_onnx.model.proto.dims import dims_of
 from widthfold_onnx.model.proto.walk import operator_of, required_inputs
@@ -38,6 +38,7 @@ from widthfold_onnx.rules.quantization import (
     ExtentsOf,
     Parameter,
     Quantization,
+    data_dequantizer,
     exact_dequantizer,
     is_finite,
     quantization_problem,

@@ -13,11 +13,11 @@ from widthfold_onnx.algebra.axis import ANY, Congruence
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.packing import inferred
 from widthfold_onnx.arrays import Dims
-from widthfold_onnx.model.document import runtime_moves_dequantizer
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.form import Answer, Form, ProposedFold
 from widthfold_onnx.rules.layers import Layer
+from widthfold_onnx.rules.quantization import runtime_moves_dequantizer
 
 MAX_WEIGHT_BYTES = 256 << 20
 

@@ -21,7 +21,7 @@ UINT8").
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,8 +34,6 @@ from widthfold_onnx.model.document import (
     Node,
     Value,
     constant_of,
-    data_dequantizer,
-    dequantizer,
     graph_of,
     input_of,
 )
@@ -44,6 +42,50 @@ from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.refusal import Code, Refusal
 
 BITS_8_AND_16 = ("INT8", "UINT8", "INT16", "UINT16")
+SELECTING = ("MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+"""Ops whose results are elements of the data. ONNX Runtime moves a DequantizeLinear behind them
+(qdq_propagation.cc), and so computes the next op in integers."""
+REMOVED = ("Dropout", "Identity")
+"""Ops that ONNX Runtime removes before it moves a DequantizeLinear."""
+
+
+def dequantizer(value: Value | None) -> Node | None:
+    """Return the DequantizeLinear that makes a value, if one does."""
+    node = None if value is None else value.producer()
+    return node if node is not None and is_default(node, "DequantizeLinear") else None
+
+
+def data_dequantizer(value: Value | None) -> Node | None:
+    """Return the DequantizeLinear that made a value, with only moves and selections in between.
+
+    None behind a Dropout, which may drop elements where it trains. None behind a MaxPool with
+    ceil_mode: a window may lie in its padding, and hold no element of the data.
+    """
+    start, nodes = before_moves(value)
+    drops = any(is_default(n, "Dropout") or n.attributes.get_int("ceil_mode", 0) for n in nodes)
+    return None if drops else dequantizer(start)
+
+
+def before_moves(value: Value | None) -> tuple[Value | None, Sequence[Node]]:
+    """Return the value whose elements a value holds, moved or selected, and the nodes between."""
+    nodes: list[Node] = []
+    while value is not None and (node := value.producer()) is not None:
+        if value is not node.outputs[0] or not is_default(node, *SELECTING, *REMOVED):
+            break
+        nodes.append(node)
+        value = node.inputs[0]
+    return value, nodes
+
+
+def runtime_moves_dequantizer(value: Value | None) -> bool:
+    """Check whether ONNX Runtime moves a DequantizeLinear to just before the readers of a value.
+
+    ONNX Runtime aborts if an If, Loop or Scan captures such a value: it looks for the value among
+    the explicit inputs of the node (1.31.1, qdq_propagation.cc, from the basic level on).
+    """
+    start, nodes = before_moves(value)
+    has_moves = any(is_default(node, *SELECTING) for node in nodes)
+    return has_moves and dequantizer(start) is not None
 
 
 def is_finite(document: Document, node: Node, value: Value | None) -> bool:

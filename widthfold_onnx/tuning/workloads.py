@@ -27,7 +27,7 @@ from onnx.utils import Extractor
 
 from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.model.document import Document, Node, Value, data_dequantizer, dequantizer
+from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.model.messages import message_of
 from widthfold_onnx.model.proto.walk import copy_of, operator_of
 from widthfold_onnx.model.shapes.table import ShapeTable
@@ -41,6 +41,7 @@ from widthfold_onnx.rewrite.record import FOLD_KEY, STATE_KEY
 from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Form, FormSpec
 from widthfold_onnx.rules.layers import Layer
+from widthfold_onnx.rules.quantization import data_dequantizer, dequantizer
 from widthfold_onnx.rules.selection import preferred_form
 from widthfold_onnx.tuning.cost import Work, form_seconds, kernel_seconds, layer_seconds
 from widthfold_onnx.tuning.identity import canonical

@@ -26,13 +26,14 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, open_exact
 from widthfold_onnx.evidence.parity.outputs import Outputs, why_meaningless
 from widthfold_onnx.model.constants import Constant
-from widthfold_onnx.model.document import Document, Node, Value, before_moves
+from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.proto import walk
 from widthfold_onnx.model.proto.functions import without_functions
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Progress, RuntimeOptions, Shapes, Step, VerifyOptions, silent
+from widthfold_onnx.rules.quantization import before_moves
 from widthfold_onnx.runtime.inputs.cases import MAX_SMALL
 from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.runtime.inputs.input_sets import InputSets, input_sets

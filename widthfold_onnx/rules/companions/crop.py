@@ -35,15 +35,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from widthfold_onnx.algebra.axis import ConvAxis
-from widthfold_onnx.model.document import (
-    Attributes,
-    Document,
-    Node,
-    Value,
-    constant_of,
-    dequantizer,
-    input_of,
-)
+from widthfold_onnx.model.document import Attributes, Document, Node, Value, constant_of, input_of
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.model.shapes.arithmetic import BROADCAST_OPSET
 from widthfold_onnx.operators.base import int_attribute
@@ -56,6 +48,7 @@ from widthfold_onnx.rules.companions.lengths import (
     trims,
 )
 from widthfold_onnx.rules.op import BOUNDS_OPSET, BROADCASTING, UNARY, as_inputs, statistics_problem
+from widthfold_onnx.rules.quantization import dequantizer
 
 POINTWISE = UNARY | BROADCASTING | {"BatchNormalization", "Clip"}
 

@@ -13,11 +13,11 @@ Leaves alone: operands from a DequantizeLinear, which a runtime may compute in i
 
 from __future__ import annotations
 
-from widthfold_onnx.model.document import Document, Node, dequantizer, graph_of
+from widthfold_onnx.model.document import Document, Node, graph_of
 from widthfold_onnx.model.shapes.arithmetic import BROADCAST_OPSET
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.companions.companion import Exchange, NodeSpec
-from widthfold_onnx.rules.quantization import is_single
+from widthfold_onnx.rules.quantization import dequantizer, is_single
 
 
 def scalar(document: Document, node: Node) -> Exchange | None:

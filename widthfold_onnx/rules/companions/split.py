@@ -23,10 +23,11 @@ from __future__ import annotations
 
 from itertools import accumulate, pairwise
 
-from widthfold_onnx.model.document import Document, Node, Value, dequantizer, graph_of
+from widthfold_onnx.model.document import Document, Node, Value, graph_of
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.companions.companion import Exchange, NodeSpec
+from widthfold_onnx.rules.quantization import dequantizer
 
 
 def split(document: Document, node: Node) -> Exchange | None:

@@ -8,15 +8,16 @@ import pytest
 from onnx import numpy_helper
 
 from tests.running import run
-from widthfold_onnx.model.document import (
-    Document,
-    Node,
-    data_dequantizer,
-    runtime_moves_dequantizer,
-)
+from widthfold_onnx.model.document import Document, Node
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.quantization import dequantizer_problem, exact_dequantizer, is_finite
+from widthfold_onnx.rules.quantization import (
+    data_dequantizer,
+    dequantizer_problem,
+    exact_dequantizer,
+    is_finite,
+    runtime_moves_dequantizer,
+)
 
 MAX = float(np.finfo(np.float32).max)
 TINY = float(np.finfo(np.float32).tiny)
