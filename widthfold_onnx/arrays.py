@@ -1,11 +1,15 @@
-"""Name the types of arrays and of their extents, and calculate with extents and counts."""
+"""Name the types of arrays and of their extents, calculate with these, and group linked items."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, TypeVar
 
 import numpy.typing as npt
+
+T = TypeVar("T", bound=Hashable)
 
 Array = npt.NDArray[Any]
 """An array of any element type."""
@@ -27,3 +31,26 @@ def size_of(extents: Iterable[int | None]) -> int | None:
 def round_up(count: int, multiple: int) -> int:
     """Return the smallest multiple that is at least a count."""
     return -(-count // multiple) * multiple
+
+
+def connected(links: Iterable[Sequence[T]]) -> Iterator[list[T]]:
+    """Yield the groups of items that links join, directly or through other items.
+
+    Args:
+        links: each joins some items.
+    """
+    links_by_item: dict[T, list[Sequence[T]]] = defaultdict(list)
+    for items in links:
+        for item in items:
+            links_by_item[item].append(items)
+    visited: set[T] = set()
+    for start in links_by_item:
+        if start not in visited:
+            visited.add(start)
+            group = [start]
+            for item in group:  # the loop appends to it
+                near = dict.fromkeys(chain.from_iterable(links_by_item[item]))
+                fresh = [neighbour for neighbour in near if neighbour not in visited]
+                visited.update(fresh)
+                group += fresh
+            yield group

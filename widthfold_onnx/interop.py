@@ -20,8 +20,8 @@ import onnx
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.check import check_model
 from widthfold_onnx.model.library import ir
+from widthfold_onnx.model.linking import bodies, values_of
 from widthfold_onnx.model.loader import load
-from widthfold_onnx.model.messages import bodies, values_of
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.proof.proving import proof_report
 from widthfold_onnx.evidence.saturation import may_saturate, usable_forms
 from widthfold_onnx.model.atomic import check_target
+from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.model.loader import LoadedModel, load
-from widthfold_onnx.model.messages import NodeName
 from widthfold_onnx.model.proto.walk import frozen
 from widthfold_onnx.model.writer import copy_model
 from widthfold_onnx.options import (

@@ -13,7 +13,7 @@ from tests.small_models import build
 from widthfold_onnx.decide.decided_plan import DecidedPlan
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.errors import InternalError
-from widthfold_onnx.model.messages import NodeName
+from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.reports.described.tuning import deployment, outcome
 from widthfold_onnx.results import Gain, SearchReport, SizeGain

@@ -17,8 +17,8 @@ from tests.small_models import MODELS
 from widthfold_onnx import pipeline
 from widthfold_onnx.evidence import saturation
 from widthfold_onnx.evidence.saturation import usable_forms
+from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.model.loader import LoadedModel, load
-from widthfold_onnx.model.messages import NodeName
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.record import FOLD_KEY

@@ -300,7 +300,6 @@ quantized models, the repository, its scripts, the package on a bare system."""
 
 TESTED_ELSEWHERE = {
     # Values and tables, which do nothing alone.
-    "arrays": "tuning/test_cost.py",
     "errors": "cli/optimize/test_refused.py",
     "refusal": "rules/legality",
     "rules/companions/companion": "rewrite/test_exchange.py",

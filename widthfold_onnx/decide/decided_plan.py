@@ -11,7 +11,7 @@ import onnx
 
 from widthfold_onnx.decide.report import Outcomes
 from widthfold_onnx.errors import InternalError
-from widthfold_onnx.model.messages import NodeName
+from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import SearchReport, SizeGain
 from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text

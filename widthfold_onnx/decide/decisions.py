@@ -16,7 +16,7 @@ import msgspec
 import onnx
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.model.messages import NodeName
+from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.model.proto.walk import frozen, overridable
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from widthfold_onnx.decide.decisions import Decision
-from widthfold_onnx.model.messages import NodeName
+from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import (

@@ -27,7 +27,7 @@ from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import resolved
 
 if TYPE_CHECKING:
-    from widthfold_onnx.model.messages import NodeName
+    from widthfold_onnx.model.linking import NodeName
 
 
 def may_saturate(original: Path, options: VerifyOptions) -> bool:

@@ -17,7 +17,7 @@ import onnx
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.library import ir
-from widthfold_onnx.model.messages import message_of, sparse_of
+from widthfold_onnx.model.linking import message_of, sparse_of
 from widthfold_onnx.model.proto.constant_folding import (
     FOLDABLE,
     MAX_CONSTANT_ELEMENTS,

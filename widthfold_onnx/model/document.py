@@ -2,7 +2,7 @@
 
 onnx_ir gives the linked graph (producers, users, captured values); the ModelProto is authoritative.
 Only graphs that were changed are written back, node by node: an untouched node, initializer or
-field is the very message that was read (`model.messages`). So the parts that onnx_ir lacks
+field is the very message that was read (`model.linking`). So the parts that onnx_ir lacks
 are not lost: sparse tensors, training_info, map types.
 """
 
@@ -18,7 +18,7 @@ import onnx
 from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.model.constants import Constant, Constants, drop_unused
 from widthfold_onnx.model.library import ir
-from widthfold_onnx.model.messages import (
+from widthfold_onnx.model.linking import (
     Scope,
     linked,
     named_by_training,

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 
 from widthfold_onnx.model.document import Document, Graph, Node, Value, graph_of
-from widthfold_onnx.model.messages import NodeName, Scope, shown_name
+from widthfold_onnx.model.linking import NodeName, Scope, shown_name
 from widthfold_onnx.model.proto.walk import copy_of, model_nodes, operator_of
 from widthfold_onnx.options import Companion
 from widthfold_onnx.refusal import Code, Refusal

@@ -14,7 +14,7 @@ import msgspec
 import onnx
 
 from widthfold_onnx.errors import CheckFailedError, UsageError
-from widthfold_onnx.model.messages import NodeName
+from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.options import Companion, FoldOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.plan import (

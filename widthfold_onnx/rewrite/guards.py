@@ -29,7 +29,7 @@ import numpy as np
 from widthfold_onnx.algebra.axis import Congruence
 from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.model.document import Attributes, Document, Graph, Node, Value
-from widthfold_onnx.model.messages import reads
+from widthfold_onnx.model.linking import reads
 from widthfold_onnx.rewrite.new_nodes import NodeBuilder, base_name
 from widthfold_onnx.rewrite.record import GUARD_KEY
 from widthfold_onnx.rewrite.regions import Regions

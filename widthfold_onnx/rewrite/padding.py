@@ -14,7 +14,7 @@ import onnx
 
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.document import Document, Node, Value
-from widthfold_onnx.model.messages import NodeName, shown_name
+from widthfold_onnx.model.linking import NodeName, shown_name
 from widthfold_onnx.model.proto.walk import copy_of
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.results import Stop

@@ -18,7 +18,7 @@ import msgspec
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.atomic import check_own_target, write_file
-from widthfold_onnx.model.messages import NodeName
+from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.results import Gain
 from widthfold_onnx.rules.form import FormSpec

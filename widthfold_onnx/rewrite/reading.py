@@ -14,7 +14,7 @@ from pathlib import Path
 import onnx
 
 from widthfold_onnx.model.document import Document
-from widthfold_onnx.model.messages import NodeName, shown_name
+from widthfold_onnx.model.linking import NodeName, shown_name
 from widthfold_onnx.model.proto.dims import declare
 from widthfold_onnx.model.proto.walk import copy_of, frozen, overridable
 from widthfold_onnx.model.shapes.table import ShapeTable, inputs_of

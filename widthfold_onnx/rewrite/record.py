@@ -19,7 +19,7 @@ from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.document import Document, Node
-from widthfold_onnx.model.messages import shown_name
+from widthfold_onnx.model.linking import shown_name
 from widthfold_onnx.model.proto.walk import model_nodes
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.results import AxisPattern, FoldReport

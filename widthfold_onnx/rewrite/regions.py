@@ -27,9 +27,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from widthfold_onnx.algebra.layouts import PackedLayout
-from widthfold_onnx.arrays import Dims
+from widthfold_onnx.arrays import Dims, connected
 from widthfold_onnx.model.document import Document, Node, Value, constant_of, input_of
-from widthfold_onnx.model.messages import connected
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import RegionReport, Stop

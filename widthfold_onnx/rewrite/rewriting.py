@@ -25,7 +25,7 @@ import onnx
 
 from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.model.document import Document, Graph, Node, Value, graph_of
-from widthfold_onnx.model.messages import NodeName
+from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.model.proto.walk import retain
 from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.results import RegionReport

@@ -17,7 +17,7 @@ from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.document import Document, Node, constant_of
-from widthfold_onnx.model.messages import Scope
+from widthfold_onnx.model.linking import Scope
 from widthfold_onnx.model.proto.dims import dims_of
 from widthfold_onnx.model.proto.walk import operator_of, required_inputs
 from widthfold_onnx.operators import OPERATORS

@@ -20,7 +20,7 @@ from widthfold_onnx.algebra.channels import Grouping, most_groups
 from widthfold_onnx.arrays import Array, Dims, size_of
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.document import Node, Value
-from widthfold_onnx.model.messages import NodeName, Scope
+from widthfold_onnx.model.linking import NodeName, Scope
 from widthfold_onnx.operators.base import Operator, inconsistent_shapes
 from widthfold_onnx.operators.einsum import Einsum, Labels
 from widthfold_onnx.operators.matmul import Product

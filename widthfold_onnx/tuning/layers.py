@@ -18,9 +18,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
+from widthfold_onnx.arrays import connected
 from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.model.document import Document, Graph, Node, Value, graph_of
-from widthfold_onnx.model.messages import NodeName, connected
+from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import FoldOptions, Shapes

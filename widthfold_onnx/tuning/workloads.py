@@ -28,7 +28,7 @@ from onnx.utils import Extractor
 from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.document import Document, Node, Value
-from widthfold_onnx.model.messages import message_of
+from widthfold_onnx.model.linking import message_of
 from widthfold_onnx.model.proto.walk import copy_of, operator_of
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS

@@ -53,7 +53,7 @@ UNKNOWN_FACT = Fact()
 
 
 class ShapeTable:
-    """Shapes by scope path (`model.messages.Scope.path`) and value name.
+    """Shapes by scope path (`model.linking.Scope.path`) and value name.
 
     Args:
         proto: a checked model.

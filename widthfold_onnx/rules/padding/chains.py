@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 from widthfold_onnx.algebra.layouts import PaddedLayout
-from widthfold_onnx.arrays import Array, Dims, round_up
+from widthfold_onnx.arrays import Array, Dims, connected, round_up
 from widthfold_onnx.model.document import Document, Node, Value
-from widthfold_onnx.model.messages import connected
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.op import IN_A_BODY, MULTI_INPUT, OUTPUT, rule_problem

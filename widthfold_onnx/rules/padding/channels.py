@@ -23,7 +23,7 @@ from widthfold_onnx.algebra.layouts import PaddedLayout
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.document import Attribute, Node
-from widthfold_onnx.model.messages import message_of
+from widthfold_onnx.model.linking import message_of
 from widthfold_onnx.model.proto.constant_folding import run_reference
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.op import Op

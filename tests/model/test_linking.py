@@ -5,17 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.library import ir
-from widthfold_onnx.model.messages import (
+from widthfold_onnx.model.linking import (
     NodeName,
-    connected,
     linked,
     message_of,
     named_by_training,
@@ -64,27 +59,6 @@ def chosen() -> onnx.ModelProto:
     positions = numpy_helper.from_array(np.array([0, 1, 2]), "positions")
     graph.sparse_initializer.append(helper.make_sparse_tensor(tensor("s"), positions, [3]))
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-
-
-# ---------------------------------------------------------------- groups
-
-
-@given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=4), max_size=25))
-def test_groups_are_the_connected_components(links: list[list[int]]) -> None:
-    """Oracle: scipy on the graph of neighbours."""
-    groups = list(connected(links))
-    items = sorted({item for link in links for item in link})
-    place = {item: index for index, item in enumerate(items)}
-    pairs = [(place[a], place[b]) for link in links for a in link for b in link]
-    rows, columns = np.array(pairs, int).reshape(-1, 2).T
-    matrix = coo_array((np.ones(len(rows)), (rows, columns)), shape=(len(items), len(items)))
-    count, labels = connected_components(matrix) if items else (0, [])
-    assert len(groups) == count
-    assert sorted(item for group in groups for item in group) == items
-    for group in groups:
-        assert len({labels[place[item]] for item in group}) == 1
-    firsts = [next(i for link in links for i in link if i in group) for group in groups]
-    assert [group[0] for group in groups] == firsts
 
 
 # ---------------------------------------------------------------- links

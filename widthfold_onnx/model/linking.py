@@ -9,11 +9,9 @@ whose messages are written, keeps all parts.
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import onnx
 from onnx import AttributeProto
@@ -32,8 +30,6 @@ from widthfold_onnx.model.proto.walk import (
     subgraphs,
 )
 from widthfold_onnx.text import printable
-
-T = TypeVar("T", bound=Hashable)
 
 
 def bodies(node: ir.Node) -> Iterator[ir.Graph]:
@@ -59,29 +55,6 @@ def values_of(graph: ir.Graph | ir.Function) -> Iterator[ir.Value]:
         yield from graph.initializers.values()
     for node in graph:
         yield from node.outputs
-
-
-def connected(links: Iterable[Sequence[T]]) -> Iterator[list[T]]:
-    """Yield the groups of items that links join, directly or through other items.
-
-    Args:
-        links: each joins some items.
-    """
-    links_by_item: dict[T, list[Sequence[T]]] = defaultdict(list)
-    for items in links:
-        for item in items:
-            links_by_item[item].append(items)
-    visited: set[T] = set()
-    for start in links_by_item:
-        if start not in visited:
-            visited.add(start)
-            group = [start]
-            for item in group:  # the loop appends to it
-                near = dict.fromkeys(chain.from_iterable(links_by_item[item]))
-                fresh = [neighbour for neighbour in near if neighbour not in visited]
-                visited.update(fresh)
-                group += fresh
-            yield group
 
 
 # The library warns of fields that it drops; they stay in the messages here.
