@@ -15,7 +15,13 @@ from tests.reports.sample import passing
 from tests.small_models import LAYER, build, save
 from widthfold_onnx import CheckFailedError, UsageError, evidence, pipeline
 from widthfold_onnx.model.loader import LoadedModel, load
-from widthfold_onnx.options import FoldOptions, RuntimeOptions, SearchOptions, VerifyOptions
+from widthfold_onnx.options import (
+    DeliveryOptions,
+    FoldOptions,
+    RuntimeOptions,
+    SearchOptions,
+    VerifyOptions,
+)
 from widthfold_onnx.results import VerifyReport
 from widthfold_onnx.rewrite.rewriting import Rewriting
 
@@ -121,7 +127,7 @@ def test_what_was_just_folded_is_proved_and_compared_on_few_inputs(
     wf.apply(path, plan, out)
     assert widthfold("optimize", path, out, "--factor", 4).code == 0
     assert widthfold("apply", path, file, out).code == 0
-    options = VerifyOptions(
+    options = DeliveryOptions(
         varied_inputs=False,
         truth_budget=0.0,
         timing=False,

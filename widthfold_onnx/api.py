@@ -25,7 +25,7 @@ from widthfold_onnx.model.proto.walk import copy_of
 from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import (
     DEFAULT_FACTOR,
-    DELIVERY,
+    DeliveryOptions,
     FoldOptions,
     FormName,
     Progress,
@@ -49,7 +49,8 @@ from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, Ve
 from widthfold_onnx.rewrite.plan import Plan, read_plan
 
 RUN_ONLY = ("seeds", "rtol", "atol", "inputs", "value")
-"""Keywords of a comparison on the runtime: a model in memory at a fixed factor has none."""
+"""Keywords of a comparison on the runtime. A model in memory at a fixed factor is not run, so they
+are refused."""
 
 
 @dataclass(frozen=True)
@@ -370,7 +371,7 @@ def _delivery_options(keywords: Mapping[str, Any]) -> VerifyOptions:
     """Return the options with which a model is verified that was just folded."""
     names = {"threads", *CheckKeywords.__annotations__}
     values = {name: value for name, value in keywords.items() if name in names}
-    return options_from(VerifyOptions, values, **DELIVERY)
+    return options_from(DeliveryOptions, values)
 
 
 def _check_unused(names: Collection[str], keywords: Mapping[str, Any], purpose: str) -> None:

@@ -19,14 +19,13 @@ from widthfold_onnx.api import check_written
 from widthfold_onnx.errors import WidthfoldError
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import (
-    DELIVERY,
+    DeliveryOptions,
     FoldOptions,
     Provider,
     SearchOptions,
     Shapes,
     Sizes,
     Step,
-    VerifyOptions,
 )
 from widthfold_onnx.options.keywords import options_from
 from widthfold_onnx.pipeline import optimize
@@ -99,7 +98,7 @@ class WidthFold(Pass):  # type: ignore[misc] # mypy does not read Olive
 def _fold(model: Path, out: Path, options: dict[str, Any]) -> OptimizeReport:
     """Fold a file into another one, or copy it where nothing folds, and print the report."""
     fold, search = options_from(FoldOptions, options), options_from(SearchOptions, options)
-    verify = search.to(VerifyOptions, **DELIVERY)
+    verify = search.to(DeliveryOptions)
     log = get_olive_logger()
 
     def say(step: Step) -> None:

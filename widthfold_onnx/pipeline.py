@@ -29,7 +29,7 @@ from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.model.proto.walk import frozen
 from widthfold_onnx.model.writer import copy_model
 from widthfold_onnx.options import (
-    DELIVERY,
+    DeliveryOptions,
     FoldOptions,
     Progress,
     RuntimeOptions,
@@ -49,7 +49,7 @@ from widthfold_onnx.tuning.search import search
 from widthfold_onnx.tuning.store import Store
 
 BY_DEFAULT = SearchOptions()
-DELIVERY_OPTIONS = VerifyOptions(**DELIVERY)
+FOR_DELIVERY = DeliveryOptions()
 
 
 class CommandResult(NamedTuple):
@@ -63,7 +63,7 @@ def optimize(
     loaded: LoadedModel,
     out: Path | None,
     options: FoldOptions,
-    verify_options: VerifyOptions | None = DELIVERY_OPTIONS,
+    verify_options: VerifyOptions | None = FOR_DELIVERY,
     search_options: SearchOptions = BY_DEFAULT,
     *,
     require_fold: bool = False,
@@ -195,7 +195,7 @@ def apply(
     loaded: LoadedModel,
     plan: Path | Plan,
     out: Path | None,
-    verify_options: VerifyOptions | None = DELIVERY_OPTIONS,
+    verify_options: VerifyOptions | None = FOR_DELIVERY,
     *,
     partial: bool = False,
     on_progress: Progress = silent,

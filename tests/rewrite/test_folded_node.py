@@ -12,14 +12,14 @@ from onnx import helper, numpy_helper
 from tests.folding import fold_model, optimize
 from tests.rewrite.guards import guarded
 from tests.rewrite.proved import assert_proved
-from widthfold_onnx.options import DELIVERY, FoldOptions, VerifyOptions
+from widthfold_onnx.options import DeliveryOptions, FoldOptions
 
 RNG = np.random.default_rng(7)
 W = RNG.standard_normal((3, 2, 3, 5)).astype(np.float32)
 B = RNG.standard_normal(3).astype(np.float32)
 WQ = RNG.integers(-128, 127, W.shape).astype(np.int8)
 STEP = RNG.uniform(0.01, 0.02, 3).astype(np.float32)
-PROVE = VerifyOptions(**DELIVERY, seeds=2)
+PROVE = DeliveryOptions(seeds=2)
 
 
 def parsed(text: str, constants: dict[str, np.ndarray]) -> onnx.ModelProto:

@@ -20,7 +20,7 @@ from tests.folding import optimize
 from tests.shared import MODELS, needs_models
 from widthfold_onnx.model.proto.walk import operator_of
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import DELIVERY, FoldOptions, Layout, VerifyOptions
+from widthfold_onnx.options import DeliveryOptions, FoldOptions, Layout, VerifyOptions
 from widthfold_onnx.rewrite.record import FOLD_KEY
 
 SEEDS = 5
@@ -270,7 +270,7 @@ def test_every_product_of_matrices_is_folded_or_refused(case: tuple, tmp_path: P
     name, factor = case
     model = MODELS[0].with_name(f"{name}.onnx")
     options = FoldOptions(factor=factor, mix_samples=name in SAMPLES_MAY_MIX)
-    verification = VerifyOptions(**DELIVERY) if factor != 8 else None
+    verification = DeliveryOptions() if factor != 8 else None
     report = optimize(model, tmp_path / "out.onnx", options, verification)
     codes = {site.node: site.code for site in report.sites if site.op in ("MatMul", "Gemm")}
     assert codes == PRODUCTS[case]

@@ -24,7 +24,7 @@ from widthfold_onnx.cli.options import (
 )
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.model.loader import load
-from widthfold_onnx.options import DELIVERY, RuntimeOptions, VerifyOptions
+from widthfold_onnx.options import DeliveryOptions, RuntimeOptions
 from widthfold_onnx.refusal import Code
 from widthfold_onnx.reports.formats import Destinations
 from widthfold_onnx.results import OptimizeReport
@@ -60,7 +60,7 @@ def apply_command(
     been trained again: its layers need the same names and the same structure, their weights may
     differ. Without OUT nothing is written.
     """
-    verify_options = runtime_options.to(VerifyOptions, **DELIVERY, **comparison)
+    verify_options = runtime_options.to(DeliveryOptions, **comparison)
     destinations.check(OptimizeReport, [model, plan, *([out] if out else [])])
     with progress() as on_progress:
         loaded = load(model, on_progress)

@@ -31,12 +31,11 @@ from widthfold_onnx.cli.options import (
 from widthfold_onnx.errors import CheckFailedError, NothingChangedError
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import (
-    DELIVERY,
+    DeliveryOptions,
     FoldOptions,
     Provider,
     RuntimeOptions,
     SearchOptions,
-    VerifyOptions,
 )
 from widthfold_onnx.reports.described.layers import changes
 from widthfold_onnx.reports.formats import Destinations
@@ -103,7 +102,7 @@ def optimize_command(
     from widthfold_onnx.tuning.store import default_path
     from widthfold_onnx.tuning.targets import load_target
 
-    verify_options = search_options.to(VerifyOptions, **DELIVERY, **comparison)
+    verify_options = search_options.to(DeliveryOptions, **comparison)
     files = [model, *([out] if out else [])]
     destinations.check(OptimizeReport, [*files, *([save_plan] if save_plan else [])])
     if search_options.target is not None:

@@ -457,9 +457,17 @@ class VerifyOptions(RuntimeOptions):
                 raise UsageError(f"{name} judges the timing, which is switched off")
 
 
-DELIVERY: Mapping[str, Any] = {"varied_inputs": False, "truth_budget": 0.0, "timing": False}
-"""Fields of `VerifyOptions` for a model that was just folded: it is proved and compared on fewer
-inputs than in `verify`, without truth and times. A wrong fold cannot pass."""
+@dataclass(frozen=True, kw_only=True)
+class DeliveryOptions(VerifyOptions):
+    """Options for the check of a model that was just folded.
+
+    It is proved and compared on fewer inputs than in `verify`, without truth and times. A wrong
+    fold cannot pass.
+    """
+
+    truth_budget: float = 0.0
+    varied_inputs: bool = False
+    timing: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,7 +55,8 @@ class Regions:
         dequantized: the DequantizeLinear that run on packed tensors, by result and layout.
         shapes: logical extents of every tensor, by each layout that it has or could have; a layout
             fixes the extents of the axes that it folds, others may be open.
-        output_layouts: the layout of each output, but of DequantizeLinear; None for logical.
+        output_layouts: the layout of each output; None is logical. Results of DequantizeLinear are
+            in `dequantized`.
         folded_data: tensors that folded nodes read in a layout.
     """
 

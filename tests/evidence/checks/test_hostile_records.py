@@ -20,7 +20,7 @@ from widthfold_onnx.evidence.checks import verification_of
 from widthfold_onnx.model.document import Document, Node
 from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import DELIVERY, FoldOptions, Provider, VerifyOptions
+from widthfold_onnx.options import DeliveryOptions, FoldOptions, Provider
 from widthfold_onnx.reports import html
 from widthfold_onnx.results import FoldReport
 from widthfold_onnx.rewrite.record import (
@@ -216,5 +216,5 @@ def compared(name: str, model: onnx.ModelProto, folder: Path) -> Any:
     paths = folder / "a.onnx", folder / "b.onnx"
     for path, item in zip(paths, (MODELS[name][0], model), strict=True):
         onnx.save(item, path)
-    options = VerifyOptions(provider=Provider.CPU, seeds=1, **DELIVERY)
+    options = DeliveryOptions(provider=Provider.CPU, seeds=1)
     return verification_of(*paths, options, on_progress=lambda step: None)

@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from widthfold_onnx.options import DELIVERY, Provider, VerifyOptions
+from widthfold_onnx.options import DeliveryOptions, Provider
 
 FURTHER = "further from the definition than the original: output y"
-VALUES = VerifyOptions(provider=Provider.CPU, **DELIVERY)
+VALUES = DeliveryOptions(provider=Provider.CPU)
 
 
 def alternating(weight: list[int]) -> onnx.ModelProto:

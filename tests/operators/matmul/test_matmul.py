@@ -14,7 +14,7 @@ from tests.folding import fold_model, optimize, verify
 from tests.operators.products import Product
 from tests.rewrite.proved import assert_proved, proof
 from tests.running import LEVELS, run
-from widthfold_onnx.options import DELIVERY, FoldOptions, VerifyOptions
+from widthfold_onnx.options import DeliveryOptions, FoldOptions
 
 OTHER_SIZES = {
     "open batch": (["n", 24, 3], {}, [(1, 24, 3), (5, 24, 3), (0, 24, 3)]),
@@ -38,7 +38,7 @@ def test_what_is_open_stays_open(case: str) -> None:
 def proved(model: onnx.ModelProto, options: FoldOptions, folder: Path) -> str:
     """The verdict of the proof; the outputs must agree as well."""
     (folder / "in.onnx").write_bytes(model.SerializeToString())
-    prove = VerifyOptions(**DELIVERY, seeds=2)
+    prove = DeliveryOptions(seeds=2)
     report = optimize(folder / "in.onnx", folder / "out.onnx", options, prove)
     assert report.verification is not None
     assert (report.verification.verdict, report.verification.reasons) == ("pass", [])
@@ -59,7 +59,7 @@ def test_an_open_batch_that_meets_one_of_the_weight(case: str, tmp_path: Path) -
     product = OPEN_BATCHED[case]
     source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
     source.write_bytes(product.model().SerializeToString())
-    prove = VerifyOptions(**DELIVERY, seeds=2, input_shapes={"x": tuple(product.shape)})
+    prove = DeliveryOptions(seeds=2, input_shapes={"x": tuple(product.shape)})
     report = optimize(source, out, FoldOptions(factor=3, mix_samples=True), prove)
     assert report.verification is not None
     assert (report.verification.verdict, report.verification.reasons) == ("pass", [])

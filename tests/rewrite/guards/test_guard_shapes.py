@@ -15,7 +15,7 @@ from tests.rewrite.guards.guarded import draw, folded, guards, parsed, watched
 from tests.rewrite.proved import assert_proved
 from tests.rewrite.quantized.convs import Case
 from tests.running import opened
-from widthfold_onnx.options import DELIVERY, VerifyOptions
+from widthfold_onnx.options import DeliveryOptions
 
 
 @pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_ALL"])
@@ -38,7 +38,7 @@ def test_every_size_runs_and_the_right_nodes_compute(case: str, level: str) -> N
 def test_both_branches_are_proved_and_run(case: str, tmp_path: Path) -> None:
     model, options, _ = CASES[case]
     (tmp_path / "in.onnx").write_bytes(model.SerializeToString())
-    prove = VerifyOptions(**DELIVERY, seeds=1)
+    prove = DeliveryOptions(seeds=1)
     report = optimize(tmp_path / "in.onnx", tmp_path / "out.onnx", options, prove)
     assert report.verification is not None
     assert (report.verification.verdict, report.verification.reasons) == ("pass", [])

@@ -14,13 +14,13 @@ from tests.cli.tool import widthfold
 from tests.folding import fold_model, optimize, verify
 from tests.shared import MODELS, needs_models
 from widthfold_onnx.model.proto import functions
-from widthfold_onnx.options import DELIVERY, FoldOptions, VerifyOptions
+from widthfold_onnx.options import DeliveryOptions, FoldOptions
 
 RNG = np.random.default_rng(11)
 W = RNG.standard_normal((3, 2, 3, 5)).astype(np.float32)
 V = RNG.standard_normal((3, 2, 3, 5)).astype(np.float32)
 B = RNG.standard_normal(3).astype(np.float32)
-PROVE = VerifyOptions(**DELIVERY, seeds=2)
+PROVE = DeliveryOptions(seeds=2)
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "loc" : 1]>'
 CONV = """<domain: "loc", opset_import: ["" : 17]>
 conv <begin, end> (p, v, b) => (q) {
@@ -229,7 +229,7 @@ def test_convolutions_inside_of_nested_branches_of_a_real_model(tmp_path: Path) 
         input_shapes={"input": (1, 576), "state": (2, 1, 128)},
         skip=("If_0_else_branch*",),
     )
-    given = VerifyOptions(**DELIVERY, inputs=(str(tmp_path / "feeds.npz"),))
+    given = DeliveryOptions(inputs=(str(tmp_path / "feeds.npz"),))
     report = optimize(source, tmp_path / "out.onnx", options, given)
     assert report.verification is not None
     assert report.verification.verdict == "pass"

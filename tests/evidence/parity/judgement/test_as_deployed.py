@@ -20,13 +20,13 @@ from widthfold_onnx.evidence.parity import judgement
 from widthfold_onnx.evidence.parity.judgement import Findings, compare_as_deployed
 from widthfold_onnx.evidence.parity.runs import Runs
 from widthfold_onnx.evidence.saturation import may_saturate
-from widthfold_onnx.options import DELIVERY, AxisName, FoldOptions, Provider, VerifyOptions
+from widthfold_onnx.options import AxisName, DeliveryOptions, FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.runtime.kernels import u8s8_error
 from widthfold_onnx.runtime.providers import PRECISION
 
 SATURATES = "this CPU's 8-bit kernels saturate (no VNNI)"
-EXACT = VerifyOptions(provider=Provider.CPU, **DELIVERY, session_options={PRECISION: "1"})
+EXACT = DeliveryOptions(provider=Provider.CPU, session_options={PRECISION: "1"})
 
 
 def pair(model: onnx.ModelProto, folder: Path, factor: int = 2) -> tuple[Path, Path]:
