@@ -18,7 +18,7 @@ def test_numbers() -> None:
         "0",
         "1.23e+04",
     ]
-    assert [words.size(0), words.size((1 << 20) - 1), words.size(1 << 20), words.size(3 << 19)] == [
+    assert list(map(words.size_text, (0, (1 << 20) - 1, 1 << 20, 3 << 19))) == [
         *("0.0 KiB", "1024.0 KiB"),
         *("1.0 MiB", "1.5 MiB"),
     ]
@@ -29,8 +29,8 @@ def test_numbers() -> None:
 
 def test_a_predicted_gain_has_no_interval() -> None:
     gain = Gain(ratio=1.257, low=1.204, high=1.316, pairs=7)
-    assert words.gain(gain) == "1.26x [1.20, 1.32]"
-    assert words.gain(Gain(ratio=2.0, low=2.0, high=2.0, pairs=0, predicted=True)) == (
+    assert words.gain_text(gain) == "1.26x [1.20, 1.32]"
+    assert words.gain_text(Gain(ratio=2.0, low=2.0, high=2.0, pairs=0, predicted=True)) == (
         "2.00x predicted"
     )
 
@@ -42,9 +42,9 @@ def test_empty_texts_are_no_clauses() -> None:
 
 def test_shapes_name_a_scalar_and_count_what_they_leave_out() -> None:
     inputs = {"x": [1, 3, 7], "rate": [], "\x1b": [2]}
-    assert words.shapes(inputs) == "x 1x3x7, rate scalar, \\x1b 2"
-    assert words.shapes(inputs, 1) == "x 1x3x7 and 2 more"
-    assert words.shapes(inputs, 3) == words.shapes(inputs)
+    assert words.shapes_text(inputs) == "x 1x3x7, rate scalar, \\x1b 2"
+    assert words.shapes_text(inputs, 1) == "x 1x3x7 and 2 more"
+    assert words.shapes_text(inputs, 3) == words.shapes_text(inputs)
 
 
 @pytest.mark.parametrize(
@@ -62,16 +62,16 @@ def test_kinds_are_sorted_and_named_once(operators: list[str], text: str) -> Non
 @pytest.mark.parametrize("limit", range(4, 20))
 def test_a_long_name_keeps_both_ends_and_its_limit(limit: int) -> None:
     name = "/model/encoder/conv_7"
-    text = words.short(name, limit)
+    text = words.short_text(name, limit)
     assert len(text) <= limit
     head, tail = text.split("…")
     assert name.startswith(head)
     assert name.endswith(tail)
     assert abs(len(head) - len(tail)) <= 2
-    assert words.short(name[:limit], limit) == name[:limit]
+    assert words.short_text(name[:limit], limit) == name[:limit]
 
 
 def test_names_beyond_four_are_counted() -> None:
     names = ["a" * 9, "b", "c", "d", "e", "f"]
-    assert words.first(names[:4], 5) == "a…aa, b, c, d"
-    assert words.first(names, 20) == "aaaaaaaaa, b, c, d and 2 more"
+    assert words.list_text(names[:4], 5) == "a…aa, b, c, d"
+    assert words.list_text(names, 20) == "aaaaaaaaa, b, c, d and 2 more"

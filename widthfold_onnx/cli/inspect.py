@@ -21,7 +21,10 @@ from widthfold_onnx.results import InspectReport
 @options_of("runtime_options", RuntimeOptions, VALUE)
 @report_arguments
 def inspect_command(
-    model: Path, fold: FoldOptions, runtime_options: RuntimeOptions, destinations: Destinations
+    model: Path,
+    fold_options: FoldOptions,
+    runtime_options: RuntimeOptions,
+    destinations: Destinations,
 ) -> None:
     """List the layers of MODEL, and what a fold would make of each.
 
@@ -32,5 +35,5 @@ def inspect_command(
     loaded = load(model)
     from widthfold_onnx.decide.survey import survey
 
-    result = survey(loaded, fold, runtime_options)
+    result = survey(loaded, fold_options, runtime_options)
     destinations.deliver(result, model)

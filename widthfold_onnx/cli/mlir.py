@@ -28,14 +28,14 @@ FOLD: Help = {
 @guarded
 @click.argument("source", type=MODEL)
 @click.argument("out", type=MODEL)
-@options_of("fold", FoldOptions, FOLD)
+@options_of("fold_options", FoldOptions, FOLD)
 @click.option(
     "--groups",
     is_flag=True,
     help="Make groups of a folded weight that is block-diagonal: there are no more multiply-adds "
     "than before, but no matrices to multiply either.",
 )
-def mlir_command(source: Path, out: Path, fold: FoldOptions, groups: bool) -> None:
+def mlir_command(source: Path, out: Path, fold_options: FoldOptions, groups: bool) -> None:
     """Fold the layers of SOURCE, MLIR or ONNX, and write MLIR to OUT.
 
     SOURCE is MLIR if its name ends in .mlir or .mlirbc; an ONNX model is imported by IREE. Every
@@ -48,7 +48,7 @@ def mlir_command(source: Path, out: Path, fold: FoldOptions, groups: bool) -> No
     from widthfold_onnx.reports.description import Description, Line, tabulated
     from widthfold_onnx.reports.words import kinds
 
-    sites = fold_file(source, out, fold, groups=groups)
+    sites = fold_file(source, out, fold_options, groups=groups)
     count = sum(site.status == "folded" for site in sites)
     head = f"{count} of {len(sites)} {kinds(sites)} layers folded; wrote {out.name}"
     show(Description(Line("", head), tables=tabulated("layers", SITES, sites)))

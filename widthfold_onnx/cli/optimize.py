@@ -78,7 +78,7 @@ PREDICTING: Help = {
 def optimize_command(
     model: Path,
     out: Path | None,
-    fold: FoldOptions,
+    fold_options: FoldOptions,
     check: bool,
     require_fold: bool,
     no_verify: bool,
@@ -116,7 +116,7 @@ def optimize_command(
         result, plan = optimize(
             loaded,
             None if check else out,
-            fold,
+            fold_options,
             None if no_verify else verify_options,
             replace(search_options, store=search_options.store or default_path()),
             require_fold=require_fold,
@@ -126,7 +126,7 @@ def optimize_command(
     _require_success(result, needs_fold=require_fold)
     if save_plan is not None and not check:
         plan.save(save_plan)
-    _advise_timing(result, model, out, fold, search_options)
+    _advise_timing(result, model, out, fold_options, search_options)
     _conclude(result, check=check)
 
 
@@ -151,7 +151,7 @@ def _advise_timing(
     result: OptimizeReport,
     model: Path,
     out: Path | None,
-    fold: FoldOptions,
+    fold_options: FoldOptions,
     runtime_options: RuntimeOptions,
 ) -> None:
     """Print the command that times a changed model, if the search did not time it."""
@@ -160,15 +160,15 @@ def _advise_timing(
     is_timed = result.search is not None and result.search.whole is not None
     if out is None or result.written is None or not result.summary.changes or is_timed:
         return
-    command = _timing(model, out, fold, runtime_options)
+    command = _timing(model, out, fold_options, runtime_options)
     with printing():
         say(f"not timed; to see if it pays: {command}", command=True)
 
 
-def _timing(model: Path, out: Path, fold: FoldOptions, options: RuntimeOptions) -> str:
+def _timing(model: Path, out: Path, fold_options: FoldOptions, options: RuntimeOptions) -> str:
     """Return the command that times the result with the inputs and for the provider of the fold."""
     words = ["widthfold", "verify", model.as_posix(), out.as_posix()]
-    words += ["--freeze-weights"] if fold.freeze_weights else []
+    words += ["--freeze-weights"] if fold_options.freeze_weights else []
     words += ["--provider", options.provider] if options.provider is not Provider.AUTO else []
     words += ["--threads", str(options.threads)] if options.threads > 1 else []
     for option, entries in (
@@ -181,7 +181,7 @@ def _timing(model: Path, out: Path, fold: FoldOptions, options: RuntimeOptions) 
         words += ["--value", f"{name}={','.join(f'{element:.17g}' for element in elements)}"]
     for path in options.inputs:
         words += ["--inputs", Path(path).as_posix()]
-    for shapes in fold.input_shapes:
+    for shapes in fold_options.input_shapes:
         for name, dims in shapes.items():
             words += ["--input-shape", f"{name}:{','.join(map(str, dims))}"]
     return shlex.join(words)

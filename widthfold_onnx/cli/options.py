@@ -270,7 +270,7 @@ def fold_options(default_factor: str | None) -> Callable[[Command], Command]:
             and `FORM`.
     """
     if default_factor is None:
-        return options_of("fold", FoldOptions, LIMITS)
+        return options_of("fold_options", FoldOptions, LIMITS)
     auto = default_factor == "auto"
     factor = {
         "type": factor_or_auto,
@@ -280,7 +280,7 @@ def fold_options(default_factor: str | None) -> Callable[[Command], Command]:
         + ("; auto: the forms that were measured to be faster." if auto else "."),
     }
     helps: Help = {f"--factor {'N|auto' if auto else 'N'}": factor, **FORM, **LIMITS}
-    return options_of("fold", FoldOptions, helps, _make_fold_options)
+    return options_of("fold_options", FoldOptions, helps, _make_fold_options)
 
 
 def _make_fold_options(**values: Any) -> FoldOptions:

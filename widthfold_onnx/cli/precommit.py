@@ -22,7 +22,7 @@ from widthfold_onnx.text import quoted
 @guarded
 @click.argument("models", nargs=-1, type=MODEL)
 @fold_options(str(DEFAULT_FACTOR))
-def precommit_command(models: tuple[Path, ...], fold: FoldOptions) -> None:
+def precommit_command(models: tuple[Path, ...], fold_options: FoldOptions) -> None:
     """Exit 1 if anything of MODELS would be changed; nothing is written."""
     from widthfold_onnx.reports.described.layers import changes
 
@@ -31,7 +31,7 @@ def precommit_command(models: tuple[Path, ...], fold: FoldOptions) -> None:
         loaded = load(model)
         from widthfold_onnx.pipeline import optimize
 
-        counts = optimize(loaded, None, fold, None).report.summary
+        counts = optimize(loaded, None, fold_options, None).report.summary
         if counts.changes:
             findings.append(f"{quoted(str(model))}: {changes(counts)}")
     if findings:

@@ -49,7 +49,7 @@ BUDGET: Help = {
 @file_arguments
 def tune_command(
     models: tuple[Path, ...],
-    fold: FoldOptions,
+    fold_options: FoldOptions,
     options: SearchOptions,
     jobs: int,
     dask: str | None,
@@ -70,7 +70,7 @@ def tune_command(
     destinations.check(TuneReport, models)
     options = replace(options, store=options.store or default_path())
     with progress() as on_progress:
-        result = tune(models, fold, options, jobs=jobs, dask=dask, on_progress=on_progress)
+        result = tune(models, fold_options, options, jobs=jobs, dask=dask, on_progress=on_progress)
     destinations.deliver(result, models[0])
     if result.interrupted:
         fate = NOT_KEPT if result.store_read_only else "kept"

@@ -80,13 +80,13 @@ def decide_fixed(
     )
 
 
-def decide_layout(fold: FoldOptions, runtime: RuntimeOptions) -> FoldOptions:
+def decide_layout(options: FoldOptions, runtime: RuntimeOptions) -> FoldOptions:
     """Return the options with the layout of the provider in place of `Layout.AUTO`.
 
     Where forms are measured it stays: both layouts race.
 
     Args:
-        fold: the options.
+        options: which layers, how far, in which form.
         runtime: where the model will run; `Provider.AUTO` counts as CUDA.
 
     >>> decide_layout(FoldOptions(factor=8), RuntimeOptions(provider=Provider.CUDA)).layout
@@ -95,8 +95,8 @@ def decide_layout(fold: FoldOptions, runtime: RuntimeOptions) -> FoldOptions:
     >>> decide_layout(FoldOptions(factor=8), nhwc).layout
     <Layout.NHWC: 'nhwc'>
     """
-    if fold.layout is not Layout.AUTO or fold.is_measured:
-        return fold
+    if options.layout is not Layout.AUTO or options.is_measured:
+        return options
     provider = traits_of(Provider.CUDA if runtime.provider is Provider.AUTO else runtime.provider)
     prefers_nhwc = runtime.provider_options.get(provider.channels_last, "0").lower() not in OFF
-    return replace(fold, layout=Layout.NHWC if prefers_nhwc else provider.layout)
+    return replace(options, layout=Layout.NHWC if prefers_nhwc else provider.layout)

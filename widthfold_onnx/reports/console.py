@@ -18,7 +18,7 @@ from rich.text import Text
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.reports.description import Cell, Description, Table
-from widthfold_onnx.reports.words import short
+from widthfold_onnx.reports.words import short_text
 from widthfold_onnx.system import CLOSED_PIPE
 from widthfold_onnx.text import printable
 
@@ -117,7 +117,7 @@ def _abbreviated(names: Sequence[str], width: int) -> list[str]:
         prefix, suffix = "…/" if head else "", "/…" if tail else ""
         inner = ["/".join(path[head : len(path) - tail]) for path in paths]
         names = [f"{prefix}{name}{suffix}" for name in inner]
-    return [short(name, width) for name in names]
+    return [short_text(name, width) for name in names]
 
 
 def _shared_levels(paths: Sequence[Sequence[str]]) -> int:

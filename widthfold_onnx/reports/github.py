@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from widthfold_onnx.reports.described import described
-from widthfold_onnx.reports.words import clauses, gain, short
+from widthfold_onnx.reports.words import clauses, gain_text, short_text
 from widthfold_onnx.results import OptimizeReport, SiteReport, VerifyReport
 from widthfold_onnx.text import printable
 
@@ -36,7 +36,7 @@ def render(report: VerifyReport | OptimizeReport, file: Path) -> str:
         findings = [(title, reason) for reason in checks.reasons]
     elif isinstance(report, OptimizeReport) and report.written is None:
         sites = [site for site in report.sites if site.status == "folded"]
-        findings = [(f"{short(site.node, _NAME)} can be folded", _reason(site)) for site in sites]
+        findings = [(f"{short_text(s.node, _NAME)} can be folded", _reason(s)) for s in sites]
     if len(findings) > MAX_ANNOTATIONS:
         remainder = len(findings) - MAX_ANNOTATIONS + 1
         findings[MAX_ANNOTATIONS - 1 :] = [(f"{remainder} more", "the report lists them")]
@@ -50,7 +50,8 @@ def render(report: VerifyReport | OptimizeReport, file: Path) -> str:
 
 
 def _reason(site: SiteReport) -> str:
-    return clauses(site.reason, "" if site.gain is None else f"alone it ran at {gain(site.gain)}")
+    speed = "" if site.gain is None else f"alone it ran at {gain_text(site.gain)}"
+    return clauses(site.reason, speed)
 
 
 def _data(text: str) -> str:

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from widthfold_onnx.reports.described import AnyReport, described
 from widthfold_onnx.reports.description import NUMBER
-from widthfold_onnx.reports.words import short
+from widthfold_onnx.reports.words import short_text
 from widthfold_onnx.results import FoldReport, OptimizeReport, VerifyReport
 from widthfold_onnx.text import printable
 
@@ -53,7 +53,7 @@ def _context(report: AnyReport, folds: list[FoldReport]) -> dict[str, object]:
         "not_drawn": len(folds) - sum(len(nodes) for nodes, _ in drawings),
         "is_number": lambda cell: isinstance(cell, str) and bool(NUMBER.fullmatch(cell)),
         "most": MAX_ROWS,
-        "short": short,
+        "short": short_text,
     }
 
 

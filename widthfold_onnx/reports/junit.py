@@ -80,12 +80,12 @@ def _output(row: OutputParity) -> TestCase:
     return _case(f"{printable(row.name, _LONGEST)} at level {row.level}", "outputs", outcome)
 
 
-def _judged(name: str, verdict: str, line: str) -> TestCase:
+def _judged(name: str, result: str, line: str) -> TestCase:
     """Return the case of a proof or a run; an open one is skipped, the verdict's case judges it."""
     line = printable(line, _LONGEST)
-    if verdict == "different":
+    if result == "different":
         return _case(name, "proof", Failure(line, "different"))
-    return _case(name, "proof", line if verdict in ("equal", "exact") else Skipped(line))
+    return _case(name, "proof", line if result in ("equal", "exact") else Skipped(line))
 
 
 def _timing(timing: Timing) -> TestCase:

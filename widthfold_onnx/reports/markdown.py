@@ -10,7 +10,7 @@ import re
 
 from widthfold_onnx.reports.described import AnyReport, described
 from widthfold_onnx.reports.description import NUMBER, Cell, Description, Line, Table
-from widthfold_onnx.reports.words import short
+from widthfold_onnx.reports.words import short_text
 
 LIMIT = 60_000
 """Bytes; GitHub refuses a comment of more than 65 536 characters."""
@@ -37,7 +37,7 @@ def render(report: AnyReport) -> str:
 
 def escaped(text: str, limit: int = 80) -> str:
     """Return text of unknown origin with every sign as a character reference."""
-    return _SIGN.sub(lambda sign: f"&#{ord(sign[0])};", short(text, limit))
+    return _SIGN.sub(lambda sign: f"&#{ord(sign[0])};", short_text(text, limit))
 
 
 def code(text: str, limit: int = 80) -> str:

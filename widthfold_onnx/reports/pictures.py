@@ -21,7 +21,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from widthfold_onnx.reports.words import short
+from widthfold_onnx.reports.words import short_text
 from widthfold_onnx.results import AxisPattern, NodeTime, Timing
 from widthfold_onnx.runtime.intervals import noise
 
@@ -172,7 +172,7 @@ def _slowest(
         for node in profile:
             times.setdefault((node.name, node.op), [0.0, 0.0])[side] += node.us
     ranked = sorted(times.items(), key=lambda item: (-max(item[1]), item[0]))[:MAX_DRAWN_NODES]
-    return [(f"{short(name, _NAME)} ({short(op, 20)})", us[0], us[1]) for (name, op), us in ranked]
+    return [(f"{short_text(n, _NAME)} ({short_text(op, 20)})", a, b) for (n, op), (a, b) in ranked]
 
 
 _CELLS = 16

@@ -16,7 +16,7 @@ def figure(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:.{digits}g}"
 
 
-def size(count: int) -> str:
+def size_text(count: int) -> str:
     """Format a number of bytes."""
     return f"{count / 1024:.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):.1f} MiB"
 
@@ -32,14 +32,14 @@ def clauses(*texts: str) -> str:
     return "; ".join(filter(None, texts))
 
 
-def gain(value: Gain) -> str:
+def gain_text(value: Gain) -> str:
     """Format a speed-up with its interval; a predicted speed-up has none."""
     if value.predicted:
         return f"{value.ratio:.2f}x predicted"
     return f"{value.ratio:.2f}x [{value.low:.2f}, {value.high:.2f}]"
 
 
-def shapes(inputs: Mapping[str, Sequence[int]], limit: int | None = None) -> str:
+def shapes_text(inputs: Mapping[str, Sequence[int]], limit: int | None = None) -> str:
     """Format shapes by the names of inputs: "x 1x3x64x64"; a scalar has no extents.
 
     Args:
@@ -57,7 +57,7 @@ def kinds(sites: Sequence[SiteReport | InspectSite]) -> str:
     return f"{', '.join(other_operators)} and {last}" if other_operators else last
 
 
-def short(name: str, limit: int) -> str:
+def short_text(name: str, limit: int) -> str:
     """Shorten a name to both ends, escaped; exporters write long names that start alike."""
     text = printable(name, 10_000)
     if len(text) <= limit:
@@ -65,8 +65,8 @@ def short(name: str, limit: int) -> str:
     return f"{text[: limit // 2 - 1]}…{text[-(limit // 2) :]}"
 
 
-def first(names: Sequence[str], limit: int) -> str:
+def list_text(names: Sequence[str], limit: int) -> str:
     """List the first names, each of at most `limit` characters, and count the others."""
-    text = ", ".join(short(name, limit) for name in names[:_NAMES])
+    text = ", ".join(short_text(name, limit) for name in names[:_NAMES])
     hidden_count = len(names) - _NAMES
     return f"{text} and {hidden_count} more" if hidden_count > 0 else text

@@ -258,11 +258,11 @@ class ClusterPool:
     provider = Provider.CPU
 
     def __init__(
-        self, cluster: Cluster, options: SearchOptions, fold: FoldOptions, store: Store
+        self, cluster: Cluster, options: SearchOptions, fold_options: FoldOptions, store: Store
     ) -> None:
         self._cluster = cluster
         self._options = options
-        self._fold = fold
+        self._fold_options = fold_options
         self._store = store
         self.benches: list[Bench] = []
         self._queues: dict[Place, _Queue] = {}
@@ -310,7 +310,7 @@ class ClusterPool:
 
     def _queue(self, place: Place, workloads: Sequence[Workload], budget: Budget) -> _Queue:
         options = replace(self._options, provider=place.provider)
-        bench = Bench(RaceOptions(options, self._fold), self._store, place.machine)
+        bench = Bench(RaceOptions(options, self._fold_options), self._store, place.machine)
         self.benches.append(bench)
         return _Queue(bench, bench.pending(workloads, budget.total))
 

@@ -110,13 +110,13 @@ def tune(
 
 @contextlib.contextmanager
 def _pool(
-    options: SearchOptions, fold: FoldOptions, store: Store, jobs: int, dask: str | None
+    options: SearchOptions, fold_options: FoldOptions, store: Store, jobs: int, dask: str | None
 ) -> Iterator[LocalPool | ClusterPool]:
     if dask is not None:
         if jobs != 1:
             raise UsageError("jobs are of this machine; on a cluster every worker measures")
         with Cluster(dask, options) as cluster:
-            yield ClusterPool(cluster, options, fold, store)
+            yield ClusterPool(cluster, options, fold_options, store)
         return
     most = max(cores() // options.threads, 1)
     if not 1 <= jobs <= most:
@@ -125,7 +125,7 @@ def _pool(
             f"each other: at most {most}, at least 1"
         )
     provider, machine = isolated(find_place, options)
-    race_options = RaceOptions(replace(options, provider=provider), fold)
+    race_options = RaceOptions(replace(options, provider=provider), fold_options)
     yield LocalPool(Bench(race_options, store, machine), jobs)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from widthfold_onnx.reports.description import Column, Line, Table, tabulated
-from widthfold_onnx.reports.words import gain, shapes
+from widthfold_onnx.reports.words import gain_text, shapes_text
 from widthfold_onnx.results import AssumedSizes, SizeGain
 from widthfold_onnx.text import value_text
 
 GAINS: tuple[Column[SizeGain], ...] = (
-    Column("inputs", lambda row: shapes(row.shapes)),
+    Column("inputs", lambda row: shapes_text(row.shapes)),
     Column("original ms", lambda row: "" if row.original_ms is None else f"{row.original_ms:.3f}"),
-    Column("speed-up", lambda row: "" if row.gain is None else gain(row.gain)),
+    Column("speed-up", lambda row: "" if row.gain is None else gain_text(row.gain)),
     Column("verdict", lambda row: row.verdict or "not timed"),
     Column("note", lambda row: row.note, sentences=True),
 )
@@ -27,7 +27,7 @@ def size_gain(row: SizeGain) -> str:
     """Return the speed-up at a size with its verdict, or why there is none."""
     if row.gain is None:
         return row.note or "not timed"
-    return f"{gain(row.gain)}, {row.verdict}"
+    return f"{gain_text(row.gain)}, {row.verdict}"
 
 
 def assumptions(

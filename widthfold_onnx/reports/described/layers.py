@@ -9,7 +9,7 @@ from dataclasses import replace
 from widthfold_onnx.refusal import Code
 from widthfold_onnx.reports.described import inputs, tuning, verification
 from widthfold_onnx.reports.description import Column, Description, Line, tabulated
-from widthfold_onnx.reports.words import clauses, counted, first, gain, kinds, size
+from widthfold_onnx.reports.words import clauses, counted, gain_text, kinds, list_text, size_text
 from widthfold_onnx.results import (
     CompanionReport,
     FormChoice,
@@ -101,7 +101,7 @@ def _gains(sites: Sequence[SiteReport]) -> str:
     """Return the speed-up of a site with its interval, or the range of several speed-ups."""
     gains = sorted((site.gain for site in sites if site.gain is not None), key=lambda g: g.ratio)
     if len(gains) < 2:
-        return gain(gains[0]) if gains else ""
+        return gain_text(gains[0]) if gains else ""
     predicted = " predicted" if any(item.predicted for item in gains) else ""
     return f"{gains[0].ratio:.2f}x to {gains[-1].ratio:.2f}x{predicted}"
 
@@ -196,7 +196,7 @@ def _groups(report: OptimizeReport) -> list[list[SiteReport]]:
 def _changes(report: OptimizeReport, *, is_full: bool) -> list[Line]:
     """Return the lines on everything that was changed beside the sites, or left alone."""
     lines = []
-    if any(site.code == "already-folded" for site in report.sites):
+    if any(site.code == Code.ALREADY_FOLDED for site in report.sites):
         lines.append(_already_folded(report.model))
     lines += [
         companion(outcome, is_full=is_full)
@@ -252,7 +252,8 @@ def _summary(report: OptimizeReport) -> str:
     elif counts.changes:
         growth = counts.bytes_after / max(1, counts.bytes_before)
         delivery = (
-            f"wrote {report.written} ({size(counts.bytes_before)} -> {size(counts.bytes_after)}"
+            f"wrote {report.written} "
+            f"({size_text(counts.bytes_before)} -> {size_text(counts.bytes_after)}"
             f"{f', {growth:.1f} times as many bytes' if growth > LARGE_GROWTH else ''})"
         )
     kept_count = f", {counts.kept} kept" if counts.kept else ""
@@ -274,11 +275,11 @@ def _stop(stop: Stop, code: str = "") -> str:
 def region(report: RegionReport) -> Line:
     """Describe a region in one line: its nodes, the ops that it carries, and its end."""
     where = f" in {report.graph}" if report.graph else ""
-    stops = first([_stop(stop) for stop in report.stops], _REASON)
+    stops = list_text([_stop(stop) for stop in report.stops], _REASON)
     return Line(
-        f"region of {first(report.folded, _NAME)}{where}",
+        f"region of {list_text(report.folded, _NAME)}{where}",
         clauses(
-            f"carries {first(report.carried, _NAME) or 'nothing'}",
+            f"carries {list_text(report.carried, _NAME) or 'nothing'}",
             f"stops at {stops}" if stops else "",
         ),
     )
@@ -298,11 +299,11 @@ def companion(report: CompanionReport, *, is_full: bool = True) -> Line:
         return Line(label, nodes)
     if report.gain is not None:
         smooth = report.gain_on_smooth
-        exchange = f"the whole model ran at {gain(report.gain)} with it"
-        exchange += f", on smooth inputs at {gain(smooth)}" if smooth is not None else ""
+        exchange = f"the whole model ran at {gain_text(report.gain)} with it"
+        exchange += f", on smooth inputs at {gain_text(smooth)}" if smooth is not None else ""
     if report.refused:
         stops = [_stop(stop, f"{stop.code}: ") for stop in report.refused]
-        refusals = f"refused: {first(stops, _REASON)}"
+        refusals = f"refused: {list_text(stops, _REASON)}"
     return Line(label, clauses(nodes, exchange, report.reason, refusals))
 
 
@@ -312,12 +313,13 @@ def padding(report: PaddingReport, *, is_full: bool = True) -> Line:
     modality = "" if report.status == "padded" else "could be "
     speed = stops = ""
     if is_full:
-        stops = first([_stop(stop) for stop in report.stops], _REASON)
-        speed = "" if report.gain is None else f"the whole model ran at {gain(report.gain)} with it"
+        stops = list_text([_stop(stop) for stop in report.stops], _REASON)
+        gain = report.gain
+        speed = "" if gain is None else f"the whole model ran at {gain_text(gain)} with it"
     return Line(
         f"channels {modality if layers else 'not '}padded to multiples of {report.multiple}",
         clauses(
-            f"{counted(len(layers), 'layer')}: {first(layers, _NAME)}" if layers else "",
+            f"{counted(len(layers), 'layer')}: {list_text(layers, _NAME)}" if layers else "",
             speed,
             report.reason,
             f"{'other ' if layers else ''}channels end at {stops}" if stops else "",

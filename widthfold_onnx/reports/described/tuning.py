@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from widthfold_onnx.reports.described.inputs import size_gain
 from widthfold_onnx.reports.description import Column, Description, Line, tabulated
-from widthfold_onnx.reports.words import clauses, counted, gain, shapes
+from widthfold_onnx.reports.words import clauses, counted, gain_text, shapes_text
 from widthfold_onnx.results import SearchReport, TunedModel, TuneReport
 
 NOT_KEPT = "not kept, because the store may only be read"
@@ -50,7 +50,8 @@ def lines(report: SearchReport | None, *, is_full: bool) -> list[Line]:
     speeds = [Line("speed", outcome(report))]
     if report.accepted and report.whole is not None and not is_full:
         speeds = [
-            Line(f"speed at {shapes(row.shapes, INPUTS)}", size_gain(row)) for row in report.sizes
+            Line(f"speed at {shapes_text(row.shapes, INPUTS)}", size_gain(row))
+            for row in report.sizes
         ]
     entries = [
         Line(f"search on {report.provider}", measurements(report)),
@@ -99,13 +100,12 @@ def outcome(report: SearchReport) -> str:
         return f"no choice of forms{judged} {'is sure to gain' if report.predicted else 'gains'}"
     if not model_gain.pairs:
         return f"folded, the whole model was not timed: {report.failure}"
-    at = f" at {shapes(report.sizes[0].shapes, INPUTS)}" if report.sizes else ""
+    at = f" at {shapes_text(report.sizes[0].shapes, INPUTS)}" if report.sizes else ""
+    folded = f"folded, the whole model ran at {gain_text(model_gain)}{at}"
     if any(row.verdict == "slower" for row in report.sizes[1:]):
-        return (
-            f"folded, the whole model ran at {gain(model_gain)}{at}, and is slower at another size"
-        )
+        return f"{folded}, and is slower at another size"
     if not report.accepted:
         rule = f"its low end {model_gain.low:.3f} is not above {report.bar:.3f}"
         control = f"up to which noise counts (A/A control {1 + report.control:.3f})"
-        return f"folded, the whole model ran at {gain(model_gain)}{at}; {rule}, {control}"
-    return f"the whole model ran at {gain(model_gain)} of the original's best{at}"
+        return f"{folded}; {rule}, {control}"
+    return f"the whole model ran at {gain_text(model_gain)} of the original's best{at}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from widthfold_onnx.reports.described import inputs
 from widthfold_onnx.reports.description import Column, Description, Line, Table, tabulated
-from widthfold_onnx.reports.words import clauses, counted, figure, short, size
+from widthfold_onnx.reports.words import clauses, counted, figure, short_text, size_text
 from widthfold_onnx.results import (
     Baseline,
     Environment,
@@ -79,7 +79,7 @@ SIDES: tuple[Column[Side], ...] = (
     Column("peak memory", lambda side: f"{side.peak_mib:.0f} MiB"),
     Column("GPU memory", lambda side: "" if side.gpu_mib is None else f"{side.gpu_mib:.0f} MiB"),
     Column("GPU mJ per run", lambda side: "" if side.gpu_mj is None else f"{side.gpu_mj:.3g}"),
-    Column("file", lambda side: size(side.file_bytes)),
+    Column("file", lambda side: size_text(side.file_bytes)),
     Column("ran on", lambda side: ", ".join(_placement(side))),
 )
 """Figures of a model. Each is a row of its table, so that the table fits a narrow terminal."""
@@ -267,7 +267,7 @@ def speed(timing: Timing) -> str:
         f"original / rewritten = {timing.speedup:.3f} [{timing.low:.3f}, {timing.high:.3f}], "
         f"A/A control {1 + timing.control:.3f}, on {timing.provider}, "
         f"{counted(timing.threads, 'thread')} ({_CLOCKS[timing.clock]})"
-        + (f", inputs {short(shapes, _SHAPES)}" if shapes else ""),
+        + (f", inputs {short_text(shapes, _SHAPES)}" if shapes else ""),
         "" if levels == {"all"} else f"{timing.same_level:.3f} with both at level all",
         "" if timing.baseline is None else baseline(timing.baseline),
         timing.note,
