@@ -173,10 +173,9 @@ def compared(
 ) -> list[Compared]:
     """Return predictions beside stored measurements, by layer of a model with its companions."""
     done = [Companion(it.name) for it in report.companions if it.status == "exchanged"]
-    proto = load(model).proto
     shapes = {name: tuple(dims) for name, dims in result.sizes[0].shapes.items()}
     fold = FoldOptions(input_shapes=(SHAPES.get(model.stem, {}),))
-    drafting = Drafting(proto, model.parent, fold)
+    drafting = Drafting(load(model), fold)
     draft = drafting.with_companions(drafting.matches(done))
     layers = Layers.of(drafting.reading(draft), fold, shapes, load_target(result.target))
     provider = Provider(result.provider)

@@ -84,9 +84,7 @@ def compare(model: Path, seconds: float) -> Row:
     loaded, shapes = load(model), SHAPES.get(model.stem, {})
     _, sizes = provider_and_sizes(model, RuntimeOptions(provider=Provider.CPU), (shapes,))
     aim = load_target(default_target(Provider.CPU))
-    layers = Layers.of(
-        Reading.of(loaded.proto, loaded.folder, EMPTY_PLAN), FoldOptions(), sizes[0], aim
-    )
+    layers = Layers.of(Reading.of(loaded, EMPTY_PLAN), FoldOptions(), sizes[0], aim)
     usually = raced(layers, seconds)
     margin, hopeless = successive_halving.PEAK_MARGIN, successive_halving.HOPELESS_RATIO
     successive_halving.PEAK_MARGIN = successive_halving.HOPELESS_RATIO = math.inf

@@ -14,7 +14,7 @@ from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.decide.survey import survey
 from widthfold_onnx.model.check import check_model
 from widthfold_onnx.model.document import Document
-from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.loader import Model, load
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Companion, FoldOptions, RuntimeOptions
 from widthfold_onnx.refusal import Refusal
@@ -30,7 +30,7 @@ def fold_model(
 ) -> tuple[onnx.ModelProto, list[SiteReport]]:
     """Fold a model in memory at a fixed factor, without a proof; `proto` if nothing changes."""
     check_model(proto, folder)
-    decided_plan = decide_fixed(proto, folder, options)
+    decided_plan = decide_fixed(Model(proto, folder), options)
     if not decided_plan.plan.changes:
         return proto, list(decided_plan.outcomes.sites)
     fitted_plan = decided_plan.fit()

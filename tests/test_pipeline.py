@@ -14,7 +14,7 @@ from tests.cli.tool import widthfold
 from tests.reports.sample import passing
 from tests.small_models import LAYER, build, save
 from widthfold_onnx import CheckFailedError, UsageError, evidence, pipeline
-from widthfold_onnx.model.loader import LoadedModel, load
+from widthfold_onnx.model.loader import LoadedModel, Model, load
 from widthfold_onnx.options import (
     DeliveryOptions,
     FoldOptions,
@@ -46,8 +46,8 @@ def test_what_a_plan_makes_of_a_model_in_memory_is_proved(
     other = build(LAYER, seed=1)
     monkeypatch.setattr(Rewriting, "carry_out", lambda rewriting: other)
     with pytest.raises(CheckFailedError, match="proof: different"):
-        pipeline.apply_in_memory(loaded.proto, tmp_path, plan)
-    assert pipeline.apply_in_memory(loaded.proto, tmp_path, plan, no_verify=True) is other
+        pipeline.apply_in_memory(loaded, plan)
+    assert pipeline.apply_in_memory(loaded, plan, no_verify=True) is other
 
 
 def test_the_data_of_a_model_is_no_output(tmp_path: Path) -> None:
@@ -64,21 +64,21 @@ def test_the_data_of_a_model_is_no_output(tmp_path: Path) -> None:
 def test_a_model_in_memory_gets_the_layout_of_its_provider() -> None:
     model, last = build(LAYER), RuntimeOptions(provider_options={"prefer_nhwc": "1"})
     for runtime_options, is_last in ((RuntimeOptions(), False), (last, True)):
-        _, result = pipeline.optimize_in_memory(model, None, "m", FACTOR_4, runtime_options)
+        _, result = pipeline.optimize_in_memory(Model(model, None), "m", FACTOR_4, runtime_options)
         assert [site.form.endswith(" in NHWC") for site in result.report.sites] == [is_last]
 
 
 def test_a_model_in_memory_is_proved_at_its_only_sizes() -> None:
     model = build(OPEN)
     options = replace(FACTOR_4, input_shapes={"x": (1, 2, 8, 24)}, fixed_shapes=True)
-    new_model, _ = pipeline.optimize_in_memory(model, None, "m", options, RuntimeOptions())
+    new_model, _ = pipeline.optimize_in_memory(Model(model, None), "m", options, RuntimeOptions())
     assert new_model.graph.input[0].type.tensor_type.shape.dim[3].dim_value == 24
 
 
 def test_the_report_of_a_model_in_memory_has_its_name_and_the_bytes_of_both_models() -> None:
     model = build(LAYER)
     new_model, result = pipeline.optimize_in_memory(
-        model, None, "some.onnx", FACTOR_4, RuntimeOptions()
+        Model(model, None), "some.onnx", FACTOR_4, RuntimeOptions()
     )
     assert result.report.model == "some.onnx"
     sizes = result.report.summary.bytes_before, result.report.summary.bytes_after

@@ -20,7 +20,7 @@ from widthfold_onnx.decide.survey import survey
 from widthfold_onnx.errors import CheckFailedError, UsageError
 from widthfold_onnx.interop import ModelHandle, handle_of
 from widthfold_onnx.model.library import ir
-from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.loader import Model, load
 from widthfold_onnx.model.proto.walk import copy_of
 from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import (
@@ -109,8 +109,7 @@ def optimize(
     if out is None and not fold_options.is_measured:
         _check_unused(RUN_ONLY, keywords, "compares a model that is written to `out`")
         proto, (report, plan) = pipeline.optimize_in_memory(
-            handle.proto,
-            handle.folder,
+            Model(handle.proto, handle.folder),
             handle.name,
             fold_options,
             search_options,
@@ -227,7 +226,7 @@ def apply(
         plan = plan if isinstance(plan, Plan) else read_plan(plan)
         _check_unused(CheckKeywords.__annotations__, keywords, "compares a file written to `out`")
         new_model = pipeline.apply_in_memory(
-            handle.proto, handle.folder, plan, partial=partial, no_verify=no_verify
+            Model(handle.proto, handle.folder), plan, partial=partial, no_verify=no_verify
         )
         return handle.give(new_model)
     plan = plan if isinstance(plan, Plan) else Path(plan)

@@ -25,7 +25,7 @@ from widthfold_onnx.evidence.proof.proving import proof_report
 from widthfold_onnx.evidence.saturation import may_saturate, usable_forms
 from widthfold_onnx.model.atomic import check_target
 from widthfold_onnx.model.linking import NodeName
-from widthfold_onnx.model.loader import LoadedModel, load
+from widthfold_onnx.model.loader import LoadedModel, Model, load
 from widthfold_onnx.model.proto.walk import frozen
 from widthfold_onnx.model.writer import copy_model
 from widthfold_onnx.options import (
@@ -125,12 +125,11 @@ def optimize(
         if not unproved:
             return CommandResult(report, plan)
         on_progress(Step(f"leaving out {len(unproved)} folds whose guards cannot be proved"))
-        decided_plan = decided_plan.without_unproved(unproved, loaded.proto, loaded.folder)
+        decided_plan = decided_plan.without_unproved(unproved, loaded)
 
 
 def optimize_in_memory(
-    model: onnx.ModelProto,
-    folder: Path | None,
+    model: Model,
     name: str,
     options: FoldOptions,
     runtime_options: RuntimeOptions,
@@ -140,15 +139,14 @@ def optimize_in_memory(
     """Fold every layer of a model that the rules allow, and prove the result; run nothing.
 
     Args:
-        model: a checked model; it stays as it is.
-        folder: where its external data lies.
+        model: the model.
         name: its name in the report.
         options: which layers, by which factor, in which form.
         runtime_options: where the model will run, which decides the layout.
         no_verify: do not prove the result.
 
     Returns:
-        The new model, or `model` itself if nothing is changed; the outcome of every layer, and the
+        The new model, or the given one if nothing is changed; the outcome of every layer, and the
         plan.
 
     Raises:
@@ -157,15 +155,15 @@ def optimize_in_memory(
         CheckFailedError: the result is not equal.
         UnverifiedError: the result cannot be shown to be equal.
     """
-    decided_plan = decide_fixed(model, folder, decide_layout(options, runtime_options))
+    decided_plan = decide_fixed(model, decide_layout(options, runtime_options))
     while True:
         fitted_plan = decided_plan.fit()
-        report = optimize_report(name, model.ByteSize(), fitted_plan, decided_plan.outcomes)
-        new_model, proof = _carry_out_and_prove(model, folder, fitted_plan, no_verify=no_verify)
+        report = optimize_report(name, model.proto.ByteSize(), fitted_plan, decided_plan.outcomes)
+        new_model, proof = _carry_out_and_prove(model, fitted_plan, no_verify=no_verify)
         unproved = _unproved_layers(fitted_plan, proof)
         if not unproved:
             break
-        decided_plan = decided_plan.without_unproved(unproved, model, folder)
+        decided_plan = decided_plan.without_unproved(unproved, model)
     _require_equal(proof)
     summary = msgspec.structs.replace(report.summary, bytes_after=new_model.ByteSize())
     report = msgspec.structs.replace(report, summary=summary)
@@ -224,7 +222,7 @@ def apply(
     if out is not None:
         check_target(out, [*plan_files, *loaded.files])
     on_progress(Step("applying the plan"))
-    fitted_plan = FittedPlan.of(loaded.proto, loaded.folder, plan)
+    fitted_plan = FittedPlan.of(loaded, plan)
     outcomes = applied_outcomes(fitted_plan, plan)
     report = _report(loaded, fitted_plan, outcomes, note=other_runtime(plan.runtime))
     if out is not None and (partial or not fitted_plan.misfits):
@@ -242,8 +240,7 @@ def apply(
 
 
 def apply_in_memory(
-    model: onnx.ModelProto,
-    folder: Path | None,
+    model: Model,
     plan: Plan,
     *,
     partial: bool = False,
@@ -252,24 +249,23 @@ def apply_in_memory(
     """Carry out a plan on a model in memory, and prove the result; measure and run nothing.
 
     Args:
-        model: a checked model; it stays as it is.
-        folder: where its external data lies.
+        model: the model.
         plan: the plan.
         partial: leave out what does not fit the model.
         no_verify: do not prove the result.
 
     Returns:
-        The new model, or `model` itself if nothing is changed.
+        The new model, or the given one if nothing is changed.
 
     Raises:
         InvalidModelError: the graph library cannot read the model.
         CheckFailedError: a part of the plan does not fit, or the result is not equal.
         UnverifiedError: the result cannot be shown to be equal.
     """
-    fitted_plan = FittedPlan.of(model, folder, plan)
+    fitted_plan = FittedPlan.of(model, plan)
     if fitted_plan.misfits and not partial:
         raise CheckFailedError(misfit_text(fitted_plan.misfits))
-    new_model, proof = _carry_out_and_prove(model, folder, fitted_plan, no_verify=no_verify)
+    new_model, proof = _carry_out_and_prove(model, fitted_plan, no_verify=no_verify)
     _require_equal(proof)
     return new_model
 
@@ -303,7 +299,7 @@ def _decide_plan(
         with Store(search_options.store) as store:
             return search(loaded, options, search_options, store, on_progress)
     size_finder = functools.partial(runnable_sizes, loaded.path, search_options.cases)
-    return decide_fixed(loaded.proto, loaded.folder, options, size_finder)
+    return decide_fixed(loaded, options, size_finder)
 
 
 def _without_saturating_forms(
@@ -341,21 +337,21 @@ def _report(
 
 
 def _carry_out_and_prove(
-    model: onnx.ModelProto, folder: Path | None, fitted_plan: FittedPlan, *, no_verify: bool
+    model: Model, fitted_plan: FittedPlan, *, no_verify: bool
 ) -> tuple[onnx.ModelProto, Proof | None]:
     """Carry out a plan on a model in memory, and compare the result with it.
 
     Returns:
-        The new model, or `model` itself if nothing is changed; the proof, None without one.
+        The new model, or the given one if nothing is changed; the proof, None without one.
     """
     plan = fitted_plan.plan
     if not plan.changes:
-        return model, None
+        return model.proto, None
     new_model = fitted_plan.rewriting.carry_out()
     if no_verify:
         return new_model, None
-    original = frozen(model) if plan.frozen else model
-    old, new = (Program.of(proto, folder) for proto in (original, new_model))
+    original = frozen(model.proto) if plan.frozen else model.proto
+    old, new = (Program.of(proto, model.folder) for proto in (original, new_model))
     return new_model, proof_report(old, new, plan.sizes, {})
 
 

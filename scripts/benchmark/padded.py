@@ -33,7 +33,7 @@ def pad_channels(model: Path, out: Path, shapes: Shapes) -> int:
 
     loaded = load(model)
     options = FoldOptions(input_shapes=(shapes,), max_flops_growth=1e9, max_bytes_growth=1e9)
-    drafting = Drafting(loaded.proto, loaded.folder, options)
+    drafting = Drafting(loaded, options)
     plan = drafting.plan(drafting.base_plan, choose)
-    FittedPlan.of(loaded.proto, loaded.folder, plan).rewriting.write(out)
+    FittedPlan.of(loaded, plan).rewriting.write(out)
     return len(plan.layers)

@@ -14,6 +14,7 @@ from widthfold_onnx.decide.decided_plan import DecidedPlan
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.errors import InternalError
 from widthfold_onnx.model.linking import NodeName
+from widthfold_onnx.model.loader import Model
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.reports.described.tuning import deployment, outcome
 from widthfold_onnx.results import Gain, SearchReport, SizeGain
@@ -27,9 +28,9 @@ def model() -> onnx.ModelProto:
 
 
 def test_unproved_layers_are_refused_and_the_others_stay(model: onnx.ModelProto) -> None:
-    decided_plan = decide_fixed(model, None, OPTIONS)
+    decided_plan = decide_fixed(Model(model, None), OPTIONS)
     names = {layer.name for layer in decided_plan.plan.layers if layer.node == "b"}
-    rest = decided_plan.without_unproved(names, model, None)
+    rest = decided_plan.without_unproved(names, Model(model, None))
     assert [(s.node, s.status, s.code) for s in rest.outcomes.sites] == [
         ("b", "refused", "guard-not-proved"),
         ("a", "folded", "folded"),
@@ -44,7 +45,7 @@ def test_unproved_layers_are_refused_and_the_others_stay(model: onnx.ModelProto)
 
 
 def test_layers_that_are_not_folded_may_have_another_refusal(model: onnx.ModelProto) -> None:
-    decided_plan = decide_fixed(model, None, dataclasses.replace(OPTIONS, skip=("b",)))
+    decided_plan = decide_fixed(Model(model, None), dataclasses.replace(OPTIONS, skip=("b",)))
     refusal = Refusal(Code.SATURATES, "left alone, as its fold saturates")
     rest = decided_plan.with_refusals({NodeName("", "b"): refusal})
     skipped, folded = rest.outcomes.sites
@@ -72,11 +73,11 @@ def test_a_plan_without_unproved_layers_was_not_timed(model: onnx.ModelProto) ->
         original_setting="all",
         folded_setting="extended",
     )
-    decided_plan = decide_fixed(model, None, OPTIONS)
+    decided_plan = decide_fixed(Model(model, None), OPTIONS)
     timed_plan = replace(decided_plan.plan, measured=PlanTimes(whole=gain, setting="extended"))
     outcomes = dataclasses.replace(decided_plan.outcomes, search=whole)
     decided_plan = DecidedPlan(timed_plan, decided_plan.reading, outcomes)
-    rest = decided_plan.without_unproved({decided_plan.plan.layers[0].name}, model, None)
+    rest = decided_plan.without_unproved({decided_plan.plan.layers[0].name}, Model(model, None))
     assert rest.plan.measured == PlanTimes()
     assert rest.outcomes.search is not None
     assert (outcome(rest.outcomes.search), deployment(rest.outcomes.search)) == (
@@ -86,15 +87,15 @@ def test_a_plan_without_unproved_layers_was_not_timed(model: onnx.ModelProto) ->
     assert [(row.gain, row.verdict) for row in rest.outcomes.search.sizes] == [(None, None)]
     assert (rest.outcomes.search.layers, rest.outcomes.search.measured) == (2, 5)
     names = {layer.name for layer in decided_plan.plan.layers}
-    nothing = decided_plan.without_unproved(names, model, None)
+    nothing = decided_plan.without_unproved(names, Model(model, None))
     assert nothing.outcomes.search is not None
     assert not nothing.outcomes.search.accepted
 
 
 def test_a_decided_plan_that_does_not_fit_its_model_is_a_fault(model: onnx.ModelProto) -> None:
-    decided_plan = decide_fixed(model, None, OPTIONS)
+    decided_plan = decide_fixed(Model(model, None), OPTIONS)
     other = onnx.ModelProto.FromString(model.SerializeToString())
     other.graph.node[0].name = "renamed"
-    decided_plan = decided_plan.without_unproved((), other, None)
+    decided_plan = decided_plan.without_unproved((), Model(other, None))
     with pytest.raises(InternalError, match="b: the model has no such layer"):
         decided_plan.fit()

@@ -14,6 +14,7 @@ from widthfold_onnx.decide.decisions import (
     layer_plans,
 )
 from widthfold_onnx.errors import UsageError
+from widthfold_onnx.model.loader import Model
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.plan import EMPTY_PLAN
@@ -52,7 +53,9 @@ def test_patterns_select_and_skip(
 
 def test_every_site_is_decided_in_graph_order(model: onnx.ModelProto) -> None:
     options = FoldOptions(factor=4, skip=("b",))
-    decisions = decisions_of(Drafting(model, None, options).reading(EMPTY_PLAN), options, choose)
+    decisions = decisions_of(
+        Drafting(Model(model, None), options).reading(EMPTY_PLAN), options, choose
+    )
     assert [(d.site.name, d.layer is None) for d in decisions] == [("b", True), ("a", False)]
     skipped, folded = (decision.answer for decision in decisions)
     assert isinstance(skipped, Refusal)
@@ -66,15 +69,15 @@ def test_a_pattern_without_a_site_is_an_error(
 ) -> None:
     options = FoldOptions(factor=4, **changes)
     with pytest.raises(UsageError, match=r"no layer is named '(relu|c\*)'; `inspect` lists them"):
-        decisions_of(Drafting(model, None, options).reading(EMPTY_PLAN), options, choose)
+        decisions_of(Drafting(Model(model, None), options).reading(EMPTY_PLAN), options, choose)
 
 
 def test_a_plan_has_the_layers_with_a_form_sorted_by_name(model: onnx.ModelProto) -> None:
-    reading = Drafting(model, None, OPTIONS).reading(EMPTY_PLAN)
+    reading = Drafting(Model(model, None), OPTIONS).reading(EMPTY_PLAN)
     plan = EMPTY_PLAN.with_layers(layer_plans(decisions_of(reading, OPTIONS, choose)))
     assert [layer.node for layer in plan.layers] == ["a", "b"]
     assert layer_plans(decisions_of(reading, OPTIONS, lambda layer: LATER)) == []
-    drafting = Drafting(model, None, OPTIONS)
+    drafting = Drafting(Model(model, None), OPTIONS)
     assert drafting.plan(EMPTY_PLAN, choose) == plan
 
 
@@ -84,6 +87,6 @@ def test_the_plan_that_changes_nothing_freezes_nothing() -> None:
         onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims)
         for t in model.graph.initializer
     )
-    drafting = Drafting(model, None, FoldOptions(factor=4, freeze_weights=True))
+    drafting = Drafting(Model(model, None), FoldOptions(factor=4, freeze_weights=True))
     assert drafting.base_plan.frozen == ("v", "w")
     assert not drafting.unchanged.changes

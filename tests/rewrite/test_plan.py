@@ -23,6 +23,7 @@ from tests.tuning.search.nets import ALL, THREE
 from tests.tuning.world import World, doubled, enter
 from widthfold_onnx import CheckFailedError, Plan, UsageError
 from widthfold_onnx.decide.fixed import decide_fixed
+from widthfold_onnx.model.loader import Model
 from widthfold_onnx.options import Companion, FoldOptions
 from widthfold_onnx.rewrite.fit import FittedPlan
 from widthfold_onnx.rewrite.plan import CompanionPlan, read_plan
@@ -128,7 +129,7 @@ def test_what_does_not_fit_is_named_and_the_rest_can_be_applied(
     with pytest.raises(CheckFailedError) as error:
         wf.apply(model, plan)
     assert all(word in str(error.value) for word in words), error.value
-    misfits = {misfit.name.node for misfit in FittedPlan.of(model, None, plan).misfits}
+    misfits = {misfit.name.node for misfit in FittedPlan.of(Model(model, None), plan).misfits}
     rest = wf.apply(model, plan, partial=True)
     assert len(plan.layers) - len(misfits) == sum(
         any(entry.key == "widthfold.fold" for entry in node.metadata_props)
@@ -166,7 +167,7 @@ def test_frozen_weights_and_companions_that_are_missing_are_named() -> None:
         "companions": ({"node": "act", "companion": "prelu"},),
     }
     plan = msgspec.convert({"schema": "widthfold.plan/1", **changes}, Plan)
-    misfits = list(map(str, FittedPlan.of(model, None, plan).misfits))
+    misfits = list(map(str, FittedPlan.of(Model(model, None), plan).misfits))
     assert misfits == [
         "w1: no weight of this name is an input",
         "act: companion prelu: no node of this name matches",
@@ -189,7 +190,7 @@ def test_the_parts_that_fit_are_a_plan_of_their_own() -> None:
     plan = wf.plan(model, factor=4)
     companion = CompanionPlan(node="act", companion=Companion.PRELU)
     more = msgspec.structs.replace(plan, frozen=("w1",), companions=(companion,))
-    assert FittedPlan.of(model, None, more).plan == plan
+    assert FittedPlan.of(Model(model, None), more).plan == plan
 
 
 @needs_prelu
@@ -314,7 +315,7 @@ def test_the_options_of_a_plan_are_those_of_the_fold() -> None:
         max_flops_growth=7.0,
         mix_samples=True,
     )
-    made = decide_fixed(build(TWO), None, options).plan.options
+    made = decide_fixed(Model(build(TWO), None), options).plan.options
     assert (made.fixed_shapes, made.max_flops_growth, made.mix_samples) == (True, 7.0, True)
     assert made.companions == ()
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import msgspec
-import onnx
 
 from widthfold_onnx.decide.report import Outcomes
 from widthfold_onnx.errors import InternalError
 from widthfold_onnx.model.linking import NodeName
+from widthfold_onnx.model.loader import Model
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import SearchReport, SizeGain
 from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text
@@ -53,9 +52,7 @@ class DecidedPlan:
         """Return the same with the refusals of layers that the plan does not fold."""
         return replace(self, outcomes=self.outcomes.with_refusals(refusals))
 
-    def without_unproved(
-        self, names: Collection[NodeName], proto: onnx.ModelProto, folder: Path | None
-    ) -> DecidedPlan:
+    def without_unproved(self, names: Collection[NodeName], model: Model) -> DecidedPlan:
         """Return the same without layers whose guards are not proved; the model is read anew.
 
         The search timed another model, so its figures of the whole model are left out.
@@ -64,7 +61,7 @@ class DecidedPlan:
         plan = msgspec.structs.replace(plan, measured=PlanTimes(sizes=plan.measured.sizes))
         search = self.outcomes.search and _untimed(self.outcomes.search, accepted=plan.changes)
         outcomes = replace(self.outcomes, search=search)
-        reading = Reading.of(proto, folder, plan)
+        reading = Reading.of(model, plan)
         return DecidedPlan(plan, reading, outcomes.with_refusals(dict.fromkeys(names, NOT_PROVED)))
 
 

@@ -10,13 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from pathlib import Path
 
 import msgspec
-import onnx
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.linking import NodeName
+from widthfold_onnx.model.loader import Model
 from widthfold_onnx.model.proto.walk import frozen, overridable
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
@@ -44,13 +43,11 @@ class Drafting:
     """Drafts the plan of one model, and reads the model under a draft.
 
     Attributes:
-        proto: the model; it stays as it is.
-        folder: where its external data lies.
+        model: the model.
         fold_options: select the layers, and limit their forms.
     """
 
-    proto: onnx.ModelProto
-    folder: Path | None
+    model: Model
     fold_options: FoldOptions
 
     @cached_property
@@ -64,7 +61,7 @@ class Drafting:
         if options.fixed_shapes and not any(options.input_shapes):
             raise UsageError("--fixed-shapes declares the sizes of --input-shape: give them")
         return Plan(
-            frozen=tuple(sorted(overridable(self.proto))) if options.freeze_weights else (),
+            frozen=tuple(sorted(overridable(self.model.proto))) if options.freeze_weights else (),
             sizes=tuple(map(dict, options.input_shapes)),
             limits=Limits.of(options),
         )
@@ -76,7 +73,8 @@ class Drafting:
 
     def matches(self, names: Collection[Companion]) -> list[Match]:
         """Return the nodes that companions match, in the model with the frozen weights."""
-        return find_matches(frozen(self.proto, self.base_plan.frozen), self.folder, names)
+        proto = frozen(self.model.proto, self.base_plan.frozen)
+        return find_matches(proto, self.model.folder, names)
 
     def with_companions(self, matches: Sequence[Match]) -> Plan:
         """Return a plan in which companions replace all nodes that have an equal.
@@ -94,7 +92,7 @@ class Drafting:
 
     def reading(self, draft: Plan) -> Reading:
         """Read the model under a draft."""
-        return Reading.of(self.proto, self.folder, draft)
+        return Reading.of(self.model, draft)
 
     def padding_chains(
         self, reading: Reading, multiple: int

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import msgspec
-import onnx
 
 from widthfold_onnx.decide.decided_plan import DecidedPlan
 from widthfold_onnx.decide.decisions import Drafting, decisions_of, layer_plans
@@ -20,6 +18,7 @@ from widthfold_onnx.decide.report import (
     unpaddable,
 )
 from widthfold_onnx.errors import UsageError
+from widthfold_onnx.model.loader import Model
 from widthfold_onnx.options import FoldOptions, FormName, Layout, Provider, RuntimeOptions
 from widthfold_onnx.rewrite.padding import joined_plan
 from widthfold_onnx.rewrite.plan import Origin
@@ -30,16 +29,12 @@ from widthfold_onnx.runtime.providers import OFF
 
 
 def decide_fixed(
-    proto: onnx.ModelProto,
-    folder: Path | None,
-    options: FoldOptions,
-    size_finder: SizeFinder | None = None,
+    model: Model, options: FoldOptions, size_finder: SizeFinder | None = None
 ) -> DecidedPlan:
     """Return the plan that folds every layer that the rules allow, by the factor of the options.
 
     Args:
-        proto: a checked model; it stays as it is.
-        folder: where its external data lies.
+        model: the model.
         options: which layers, how far, in which form; the layout is decided.
         size_finder: finds sizes for hints; None for a model in memory, which is not run.
 
@@ -49,7 +44,7 @@ def decide_fixed(
     """
     if options.is_measured:
         raise UsageError("without measurements a plan needs a factor, or form strides")
-    drafting = Drafting(proto, folder, options)
+    drafting = Drafting(model, options)
     matches = drafting.matches(options.active_companions)
     draft = drafting.with_companions(matches)
     reading, padding = drafting.reading(draft), None

@@ -63,7 +63,7 @@ def survey(
             "takes is shown by `optimize MODEL`"
         )
     cases = with_cases(runtime_options, loaded.proto).cases
-    drafting = Drafting(loaded.proto, loaded.folder, options)
+    drafting = Drafting(loaded, options)
     matches = drafting.matches(tuple(COMPANIONS))
     draft = drafting.with_companions(drafting.matches(options.active_companions))
     reading = drafting.reading(draft)

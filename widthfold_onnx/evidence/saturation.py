@@ -129,7 +129,7 @@ def _checks(
         files: list[Path] = []
         for options in choices:
             options_at_2 = replace(options, factor=2)
-            decided_plan = decide_fixed(model.proto, model.folder, options_at_2)
+            decided_plan = decide_fixed(model, options_at_2)
             names = [layer.name for layer in decided_plan.plan.layers]
             if names:
                 folds.append((options, names))

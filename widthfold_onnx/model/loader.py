@@ -28,21 +28,25 @@ MAX_FILE_BYTES = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class LoadedModel:
-    """A model that passed all checks.
+class Model:
+    """A model that passed all checks; it stays as it is.
 
     Attributes:
         proto: the model; external data are still in their files.
-        path: where it was read from; external data lie below its folder.
+        folder: the folder to which the locations of its external data are relative; None if it
+            has none.
     """
 
     proto: onnx.ModelProto
-    path: Path
+    folder: Path | None
 
-    @property
-    def folder(self) -> Path:
-        """The folder against which locations of external data are resolved."""
-        return self.path.parent
+
+@dataclass(frozen=True)
+class LoadedModel(Model):
+    """A model that was read from a file; external data lie below its folder."""
+
+    folder: Path
+    path: Path
 
     @property
     def files(self) -> list[Path]:
@@ -80,7 +84,7 @@ def load(path: Path, on_progress: Progress = silent) -> LoadedModel:
         check_model(proto, path.parent)
     except InvalidModelError as error:
         raise InvalidModelError(f"{name}: {error}") from error
-    return LoadedModel(proto, path)
+    return LoadedModel(proto, path.parent, path)
 
 
 def load_with_data(model: Path, most: int) -> onnx.ModelProto:

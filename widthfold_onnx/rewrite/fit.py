@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
-import onnx
 
 from widthfold_onnx.errors import CheckFailedError, UsageError
 from widthfold_onnx.model.linking import NodeName
+from widthfold_onnx.model.loader import Model
 from widthfold_onnx.options import Companion, FoldOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.plan import (
@@ -72,9 +71,9 @@ class FittedPlan:
     rewriting: Rewriting
 
     @classmethod
-    def of(cls, proto: onnx.ModelProto, folder: Path | None, plan: Plan) -> FittedPlan:
+    def of(cls, model: Model, plan: Plan) -> FittedPlan:
         """Read a model under a plan, and match the plan to it; see `Reading.of` and `fit`."""
-        return fit(Reading.of(proto, folder, plan), plan)
+        return fit(Reading.of(model, plan), plan)
 
 
 def fit(reading: Reading, plan: Plan) -> FittedPlan:

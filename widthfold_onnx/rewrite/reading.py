@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-
-import onnx
 
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.model.linking import NodeName, shown_name
+from widthfold_onnx.model.loader import Model
 from widthfold_onnx.model.proto.dims import declare
 from widthfold_onnx.model.proto.walk import copy_of, frozen, overridable
 from widthfold_onnx.model.shapes.table import ShapeTable, inputs_of
@@ -57,33 +55,32 @@ class Reading:
     padding_misfits: Mapping[PaddedLayer, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, proto: onnx.ModelProto, folder: Path | None, plan: Plan) -> Reading:
+    def of(cls, model: Model, plan: Plan) -> Reading:
         """Freeze the weights of a plan, put its companions and its padding in place, and link all.
 
         Args:
-            proto: a checked model; it stays as it is.
-            folder: where its external data lies.
+            model: the model.
             plan: its frozen weights, companions, padding and sizes count.
 
         Raises:
             InvalidModelError: the graph library cannot read the model.
         """
-        frozen_proto = frozen(proto, plan.frozen)
+        frozen_proto = frozen(model.proto, plan.frozen)
         nodes = {(part.companion, part.name) for part in plan.companions}
-        exchanged_proto, matches = exchanged(frozen_proto, folder, nodes)
+        exchanged_proto, matches = exchanged(frozen_proto, model.folder, nodes)
         is_folded = carries_folds(exchanged_proto)
         misfits: Mapping[PaddedLayer, str] = {}
         if plan.padding is not None and not is_folded:
-            copy, misfits = padded_model(exchanged_proto, folder, plan.padding)
+            copy, misfits = padded_model(exchanged_proto, model.folder, plan.padding)
         else:
             copy = copy_of(exchanged_proto)
         if plan.limits.fixed_shapes:
             declare(copy.graph.input, plan.sizes[0])
         return cls(
-            document=Document(copy, folder, OPERATORS),
+            document=Document(copy, model.folder, OPERATORS),
             sizes=plan.sizes,
             is_folded=is_folded,
-            missing_weights=set(plan.frozen) - overridable(proto),
+            missing_weights=set(plan.frozen) - overridable(model.proto),
             matches=matches,
             padding_misfits=misfits,
         )

@@ -150,7 +150,7 @@ def _read(path: Path, runtime_options: RuntimeOptions, options: FoldOptions, for
             return _Read(path.name, ALREADY_FOLDED)
         runtime_options = with_cases(runtime_options, loaded.proto)
         provider, sizes = isolated(provider_and_sizes, path, runtime_options, options.input_shapes)
-        drafting = Drafting(loaded.proto, loaded.folder, options)
+        drafting = Drafting(loaded, options)
         reading = drafting.reading(drafting.base_plan)
         layers = Layers.of(reading, options, sizes[0], load_target(default_target(provider)))
     except WidthfoldError as error:

@@ -29,6 +29,7 @@ from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.model.linking import message_of
+from widthfold_onnx.model.loader import Model
 from widthfold_onnx.model.proto.walk import copy_of, operator_of
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
@@ -141,7 +142,7 @@ def model_in_form(workload: Workload, spec: FormSpec, options: FoldOptions) -> b
     proto.graph.output.add().name = end.input[0]
     layer_plan = LayerPlan(node=workload.node, structure=dict(workload.structure), form=spec)
     plan = Plan(layers=(layer_plan,), limits=Limits.of(options))
-    fitted_plan = FittedPlan.of(proto, None, plan)
+    fitted_plan = FittedPlan.of(Model(proto, None), plan)
     if fitted_plan.misfits:
         return None
     result = fitted_plan.rewriting.carry_out()

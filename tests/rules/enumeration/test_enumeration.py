@@ -13,6 +13,7 @@ from onnx import numpy_helper
 from tests.rules.one_conv import conv_model
 from widthfold_onnx.algebra.conv import fold_weight
 from widthfold_onnx.decide.decisions import read_sites
+from widthfold_onnx.model.loader import Model
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.rewrite.plan import EMPTY_PLAN
 from widthfold_onnx.rewrite.reading import Reading
@@ -35,7 +36,7 @@ def foldable_axes(rank: int) -> tuple[str, ...]:
 
 def conv_layer(model: onnx.ModelProto) -> ConvLayer:
     options = FoldOptions(factor=2)
-    ((_, layer),) = read_sites(Reading.of(model, None, EMPTY_PLAN), options)
+    ((_, layer),) = read_sites(Reading.of(Model(model, None), EMPTY_PLAN), options)
     assert isinstance(layer, ConvLayer)
     return layer
 

@@ -14,6 +14,7 @@ from tests.lacking import NORMALIZES_EXACTLY
 from tests.rewrite.proved import assert_proved, proof
 from tests.running import run
 from widthfold_onnx.errors import CheckFailedError
+from widthfold_onnx.model.loader import Model
 from widthfold_onnx.options import Companion, FoldOptions
 from widthfold_onnx.rewrite.fit import FittedPlan
 from widthfold_onnx.rewrite.padding import joined_plan, paddable_chains
@@ -66,7 +67,7 @@ def filled(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def read(model: onnx.ModelProto) -> Reading:
-    return Reading.of(model, None, EMPTY_PLAN)
+    return Reading.of(Model(model, None), EMPTY_PLAN)
 
 
 def planned(model: onnx.ModelProto, multiple: int) -> Plan:
@@ -594,7 +595,7 @@ def test_a_plan_that_does_not_fit_names_the_layer(other: str, why: str) -> None:
     with pytest.raises(CheckFailedError) as caught:
         applied(model, plan)
     assert why in str(caught.value)
-    left = FittedPlan.of(model, None, plan).rewriting.carry_out()
+    left = FittedPlan.of(Model(model, None), plan).rewriting.carry_out()
     assert [list(i.dims) for i in left.graph.initializer] == [[count, 3, 2, 1], [2, count, 1, 2]]
 
 
@@ -646,7 +647,7 @@ def test_a_padded_prelu_is_proved_as_the_ops_of_its_companion() -> None:
     slope.CopyFrom(numpy_helper.from_array(numbers, "c"))
     node = "PRelu -> b"
     plan = Plan(companions=(CompanionPlan(node=node, companion=Companion.PRELU),))
-    chains, _ = paddable_chains(Reading.of(model, None, plan).document, 4)
+    chains, _ = paddable_chains(Reading.of(Model(model, None), plan).document, 4)
     padded = applied(model, msgspec.structs.replace(plan, padding=joined_plan(chains)))
     assert [n.op_type for n in padded.graph.node] == ["Conv", "Mul", "Max", "Conv"]
     assert proof(model, padded).verdict == "equal"

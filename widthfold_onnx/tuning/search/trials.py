@@ -77,7 +77,7 @@ class Trials:
     @cached_property
     def drafting(self) -> Drafting:
         """The model, whose plans are drafted and timed."""
-        return Drafting(self.loaded.proto, self.loaded.folder, self.bench.options.fold_options)
+        return Drafting(self.loaded, self.bench.options.fold_options)
 
     @property
     def search_options(self) -> SearchOptions:
@@ -320,7 +320,7 @@ class Trials:
         path = self.folder / plan.digest / FOLDED
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
-            FittedPlan.of(self.loaded.proto, self.loaded.folder, plan).rewriting.write(path)
+            FittedPlan.of(self.loaded, plan).rewriting.write(path)
         return path
 
 

@@ -22,7 +22,7 @@ from tests.whole_models.traps import NAMES, SCRIPT
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.proof.proving import proof_report
-from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.loader import Model, load
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 
 EVERYTHING = {"max_channels": 4096, "mix_samples": True}
@@ -81,7 +81,7 @@ def proved_equal(
     before = Program.of(model, folder)
     seen = set()
     for choice in options:
-        decided = decide_fixed(model, folder, choice)
+        decided = decide_fixed(Model(model, folder), choice)
         while decided.plan.changes:
             rewriting = decided.fit().rewriting
             guarded = rewriting.guarded_layers()
@@ -93,7 +93,7 @@ def proved_equal(
             size_proof = proof_report(before, Program.of(result, folder), choice.input_shapes, {})
             if size_proof.unseen:
                 unproved = set().union(*(guarded[value] for value in size_proof.unseen))
-                decided = decided.without_unproved(unproved, model, folder)
+                decided = decided.without_unproved(unproved, Model(model, folder))
                 continue
             assert size_proof.verdict == "equal", (choice, size_proof.reason)
             assert size_proof.error_bits >= ERROR_BITS

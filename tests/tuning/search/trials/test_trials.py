@@ -18,7 +18,7 @@ from tests.tuning.workers import sleeping
 from tests.tuning.world import WHOLE, World, doubled, enter
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.loader import Model, load
 from widthfold_onnx.options import (
     Companion,
     FoldOptions,
@@ -73,7 +73,7 @@ def overridable(seed: int = 0) -> ModelProto:
 def plan(proto: ModelProto, *names: str) -> Plan:
     """Fold the named layers, or all, by 2 along the width."""
     options = FoldOptions(factor=2, axis="width", nodes=names, companions=(Companion.NONE,))
-    decided_plan = decide_fixed(proto, None, options)
+    decided_plan = decide_fixed(Model(proto, None), options)
     assert len(decided_plan.plan.layers) == (len(names) or len(decided_plan.outcomes.sites))
     return decided_plan.plan
 
@@ -96,9 +96,9 @@ def fitted(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """The plans of which the models were built."""
     plans: list[Plan] = []
 
-    def spy(proto: ModelProto, folder: Path | None, planned: Plan) -> FittedPlan:
+    def spy(model: Model, planned: Plan) -> FittedPlan:
         plans.append(planned)
-        return fit(Reading.of(proto, folder, planned), planned)
+        return fit(Reading.of(model, planned), planned)
 
     monkeypatch.setattr(FittedPlan, "of", spy)
     return plans
