@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from widthfold_onnx.cli.common import MODEL, Sectioned, guarded
-from widthfold_onnx.cli.options import VALUE, fold_options, options_of, report_arguments
+from widthfold_onnx.cli.options import VALUE, options_of, planning_options, report_arguments
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import DEFAULT_FACTOR, FoldOptions, RuntimeOptions
 from widthfold_onnx.reports.formats import Destinations
@@ -17,7 +17,7 @@ from widthfold_onnx.results import InspectReport
 @click.command("inspect", cls=Sectioned)
 @guarded
 @click.argument("model", type=MODEL)
-@fold_options(str(DEFAULT_FACTOR))
+@planning_options(str(DEFAULT_FACTOR))
 @options_of("runtime_options", RuntimeOptions, VALUE)
 @report_arguments
 def inspect_command(

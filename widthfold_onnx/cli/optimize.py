@@ -24,8 +24,8 @@ from widthfold_onnx.cli.options import (
     SEARCHING,
     Help,
     comparison_options,
-    fold_options,
     options_of,
+    planning_options,
     report_arguments,
 )
 from widthfold_onnx.errors import CheckFailedError, NothingChangedError
@@ -57,7 +57,7 @@ PREDICTING: Help = {
 @guarded
 @click.argument("model", type=MODEL)
 @click.argument("out", type=MODEL, required=False)
-@fold_options(default_factor="auto")
+@planning_options(default_factor="auto")
 @options_of("search_options", SearchOptions, {**RUNNING, **SEARCHING, **PREDICTING})
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if anything would be changed.")
 @click.option(

@@ -262,8 +262,8 @@ LIMITS: Help = {
 """Options of all commands that plan a fold."""
 
 
-def fold_options(default_factor: str | None) -> Callable[[Command], Command]:
-    """Add the options of a fold; the command gets one `fold` argument of type FoldOptions.
+def planning_options(default_factor: str | None) -> Callable[[Command], Command]:
+    """Add the options of a fold; the command gets one `fold_options` argument.
 
     Args:
         default_factor: with "auto", `--factor` takes auto or a number; None leaves out `--factor`

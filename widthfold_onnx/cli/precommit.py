@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from widthfold_onnx.cli.common import MODEL, guarded, leave
-from widthfold_onnx.cli.options import fold_options
+from widthfold_onnx.cli.options import planning_options
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import DEFAULT_FACTOR, FoldOptions
@@ -21,7 +21,7 @@ from widthfold_onnx.text import quoted
 @click.command("precommit")
 @guarded
 @click.argument("models", nargs=-1, type=MODEL)
-@fold_options(str(DEFAULT_FACTOR))
+@planning_options(str(DEFAULT_FACTOR))
 def precommit_command(models: tuple[Path, ...], fold_options: FoldOptions) -> None:
     """Exit 1 if anything of MODELS would be changed; nothing is written."""
     from widthfold_onnx.reports.described.layers import changes

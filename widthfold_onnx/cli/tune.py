@@ -13,8 +13,8 @@ from widthfold_onnx.cli.options import (
     SEARCHING,
     Help,
     file_arguments,
-    fold_options,
     options_of,
+    planning_options,
 )
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, SearchOptions
@@ -30,7 +30,7 @@ BUDGET: Help = {
 @click.command("tune", cls=Sectioned)
 @guarded
 @click.argument("models", type=MODEL, nargs=-1, required=True)
-@fold_options(default_factor=None)
+@planning_options(default_factor=None)
 @options_of("options", SearchOptions, {**PROVIDER, **SEARCHING, **BUDGET})
 @click.option(
     "--jobs",
