@@ -142,12 +142,7 @@ def names_of(scopes: Sequence[Scope]) -> set[str]:
 
 
 def shown_name(node: ir.Node, output: str | None = None) -> str:
-    """Return the name of a node for reports; without a name, its operator and first output.
-
-    Args:
-        node: the node.
-        output: name of the output, if it is another one than the node's first.
-    """
+    """Return a node's name for reports; without one, its operator and `output` or first output."""
     return node.name or f"{node.op_type} -> {output or node.outputs[0].name}"
 
 

@@ -62,10 +62,6 @@ def load(path: Path, on_progress: Progress = silent) -> LoadedModel:
     Commands import the rest of the package only after it: a file that is no model is refused in a
     tenth of the time that the imports take.
 
-    Args:
-        path: the model file.
-        on_progress: gets one step.
-
     Raises:
         UsageError: there is no such file, or it cannot be read.
         InvalidModelError: it is no regular file, larger than `MAX_FILE_BYTES`, or no model that

@@ -115,14 +115,7 @@ def _exchange_of(
 def _make_nodes(
     document: Document, node: Node, specs: Sequence[NodeSpec], constants: SharedConstants
 ) -> list[Node]:
-    """Make the nodes that replace a node; the last ones compute its outputs in order.
-
-    Args:
-        document: the model.
-        node: the node.
-        specs: the new nodes.
-        constants: the constants that are added for all nodes.
-    """
+    """Make the nodes that replace a node; the last ones compute its outputs in order."""
     builder, graph = NodeBuilder(document, node), graph_of(node)
 
     def value_of(item: Operand) -> Value | None:

@@ -77,11 +77,7 @@ class FittedPlan:
 
 
 def fit(reading: Reading, plan: Plan) -> FittedPlan:
-    """Match the parts of a plan to a model.
-
-    Args:
-        reading: the model, read under the plan or under its draft.
-        plan: the plan.
+    """Match the parts of a plan to a model that was read under the plan or under its draft.
 
     Raises:
         CheckFailedError: the model contains folds, or a size of the plan does not fit an input.

@@ -33,11 +33,7 @@ CRD_OPSET = 11
 
 
 class SharedConstants:
-    """New constants of a model; numbers are compared by content, and equal ones added once.
-
-    Args:
-        document: the model.
-    """
+    """New constants of a model; numbers are compared by content, and equal ones added once."""
 
     def __init__(self, document: Document) -> None:
         self._document = document

@@ -73,13 +73,7 @@ class Regions:
 
     @classmethod
     def of(cls, document: Document, nodes: Sequence[Node], ends_of: Mapping[Node, Ends]) -> Regions:
-        """Choose the ops that run packed.
-
-        Args:
-            document: the model.
-            nodes: all nodes of the graph, in an order in which they can run.
-            ends_of: the two ends of the form of each node that is folded.
-        """
+        """Choose the ops that run packed; see the attributes."""
         regions = cls(document, nodes, ends_of, _sources(nodes))
         regions._choose_ops()
         return regions

@@ -156,15 +156,7 @@ def _note(model: onnx.ModelProto, key: str, value: str) -> None:
 
 @dataclass(eq=False)
 class Emission:
-    """The new nodes of one graph.
-
-    Args:
-        document: the model.
-        graph: the graph.
-        forms: the forms of its layers.
-        guarded_regions: the regions of packed ops, with guards.
-        constants: the folded parameters of the model.
-    """
+    """The new nodes of one graph."""
 
     document: Document
     graph: Graph

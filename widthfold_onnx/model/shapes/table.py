@@ -104,10 +104,6 @@ class ShapeTable:
 def inputs_of(proto: onnx.ModelProto, assumed: Shapes) -> dict[str, Fact]:
     """Return the types and extents of the inputs, with the extents that a caller assumes.
 
-    Args:
-        proto: the model.
-        assumed: extents of inputs that are assumed.
-
     Raises:
         UsageError: an assumed shape names no input, or contradicts the model.
     """
