@@ -20,7 +20,7 @@ from widthfold_onnx.decide.survey import survey
 from widthfold_onnx.errors import CheckFailedError, UsageError
 from widthfold_onnx.interop import ModelHandle, handle_of
 from widthfold_onnx.model.library import ir
-from widthfold_onnx.model.loader import Model, load
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.proto.walk import copy_of
 from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import (
@@ -109,11 +109,7 @@ def optimize(
     if out is None and not fold_options.is_measured:
         _check_unused(RUN_ONLY, keywords, "compares a model that is written to `out`")
         proto, (report, plan) = pipeline.optimize_in_memory(
-            Model(handle.proto, handle.folder),
-            handle.name,
-            fold_options,
-            search_options,
-            no_verify=no_verify,
+            handle.model, handle.name, fold_options, search_options, no_verify=no_verify
         )
         is_refused = require_fold and not plan.changes
         return Result(None if is_refused else handle.give(proto), plan, report)
@@ -226,7 +222,7 @@ def apply(
         plan = plan if isinstance(plan, Plan) else read_plan(plan)
         _check_unused(CheckKeywords.__annotations__, keywords, "compares a file written to `out`")
         new_model = pipeline.apply_in_memory(
-            Model(handle.proto, handle.folder), plan, partial=partial, no_verify=no_verify
+            handle.model, plan, partial=partial, no_verify=no_verify
         )
         return handle.give(new_model)
     plan = plan if isinstance(plan, Plan) else Path(plan)
@@ -393,7 +389,7 @@ def _files(handle: ModelHandle, out: Path | str | None) -> Iterator[tuple[Path, 
         source = handle.path
         if source is None:
             source = Path(folder, handle.name)
-            write_model(copy_of(handle.proto), source, source_folder=handle.folder)
+            write_model(copy_of(handle.model.proto), source, source_folder=handle.model.folder)
         yield source, Path(folder, "out.onnx") if out is None else Path(out)
 
 
@@ -401,4 +397,4 @@ def _written_model(handle: ModelHandle, out: Path | str | None, target: Path, pl
     """Return a written model in the form in which its original was given."""
     if out is not None:
         return target
-    return handle.give(onnx.load(target) if plan.changes else handle.proto)
+    return handle.give(onnx.load(target) if plan.changes else handle.model.proto)

@@ -21,7 +21,7 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.check import check_model
 from widthfold_onnx.model.library import ir
 from widthfold_onnx.model.linking import bodies, values_of
-from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.loader import Model, load
 
 
 @dataclass(frozen=True)
@@ -29,21 +29,19 @@ class ModelHandle:
     """A model in the form in which its owner holds it.
 
     Attributes:
-        reader: returns the model as a checked message.
+        reader: returns the model as a checked message, with the folder of its external data.
         give: converts a model to the owner's form; `proto` itself becomes the owner's object.
         name: name of its file, or of a file for it.
         path: its file; None for a model in memory.
-        folder: the folder of its external data; None where it has none.
     """
 
-    reader: Callable[[], onnx.ModelProto]
+    reader: Callable[[], Model]
     give: Callable[[onnx.ModelProto], Any]
     name: str = "model.onnx"
     path: Path | None = None
-    folder: Path | None = None
 
     @cached_property
-    def proto(self) -> onnx.ModelProto:
+    def model(self) -> Model:
         """The model as a message, read on first use; it stays as it is."""
         return self.reader()
 
@@ -63,7 +61,7 @@ def handle_of(model: Any) -> ModelHandle:
         return _file(Path(model))
     if isinstance(model, onnx.ModelProto):
         check_model(model, None)
-        return ModelHandle(lambda: model, lambda proto: proto)
+        return ModelHandle(lambda: Model(model, None), lambda proto: proto)
     if isinstance(model, ir.Model):
         return _ir_model(model)
     gs = sys.modules.get("onnx_graphsurgeon")
@@ -82,7 +80,7 @@ def _file(path: Path) -> ModelHandle:
         onnx.load_external_data_for_model(proto, str(path.parent))
         return proto
 
-    return ModelHandle(lambda: load(path).proto, give, path.name, path, path.parent)
+    return ModelHandle(lambda: load(path), give, path.name, path)
 
 
 def _ir_model(model: ir.Model) -> ModelHandle:
@@ -108,7 +106,7 @@ def _ir_model(model: ir.Model) -> ModelHandle:
         new.meta.update(model.meta)
         return new
 
-    return ModelHandle(lambda: original, give, folder=folder)
+    return ModelHandle(lambda: Model(original, folder), give)
 
 
 def _gs_graph(graph: Any) -> ModelHandle:
@@ -118,7 +116,7 @@ def _gs_graph(graph: Any) -> ModelHandle:
     original = gs.export_onnx(graph)
     check_model(original, None)
     return ModelHandle(
-        lambda: original,
+        lambda: Model(original, None),
         lambda proto: graph if proto is original else gs.import_onnx(proto),
     )
 
