@@ -97,7 +97,10 @@ def _assert_list(
     may_go: Callable[[str], bool],
     new: Sequence[str],
 ) -> None:
-    """The same messages in the same order; those that may go are left out, new ones come last."""
+    """The lists hold the same messages in the same order.
+
+    Messages whose names `may_go` accepts may be missing. The new messages come last.
+    """
     others = [item for item in after if item.name not in new]
     assert [item.name for item in after[len(others) :]] == list(new)
     names = {item.name for item in others}
@@ -155,8 +158,8 @@ def _assert_chain(node: onnx.NodeProto, chain: list[onnx.NodeProto], added: list
             assert new.domain == ""
             added.append(new.name)
         added += [name for name in new.output if name not in (new.name, *node.output)]
-    made = {name for new in chain for name in new.output}
-    return set(node.output) - made
+    outputs = {name for new in chain for name in new.output}
+    return set(node.output) - outputs
 
 
 def _assert_same_node(

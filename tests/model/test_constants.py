@@ -1,4 +1,4 @@
-"""Constants that a model computes: the numbers are, bit for bit, those of the runtime."""
+"""Constants that a model computes: the runtime computes the same bits."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ def test_an_interrupt_after_the_rename_keeps_the_new_model_whole(source, out, mo
 
     def interrupt(folder):
         calls.append(folder)
-        if len(calls) == 2:  # the first is the one of the data
+        if len(calls) == 2:  # the first call is for the data
             raise KeyboardInterrupt
 
     monkeypatch.setattr(atomic, "sync_folder", interrupt)

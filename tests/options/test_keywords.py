@@ -60,8 +60,8 @@ def test_auto_and_strides_have_no_number() -> None:
 
 
 def test_paths_and_shapes_are_taken_in_every_form() -> None:
-    one, several = {"x": [1, 3, 7]}, [{"x": [1, 3, 7]}, {"x": (2, 3, 5)}]
-    assert options_from(FoldOptions, {"input_shape": one}).input_shapes == ({"x": (1, 3, 7)},)
+    shapes, several = {"x": [1, 3, 7]}, [{"x": [1, 3, 7]}, {"x": (2, 3, 5)}]
+    assert options_from(FoldOptions, {"input_shape": shapes}).input_shapes == ({"x": (1, 3, 7)},)
     assert options_from(FoldOptions, {"input_shape": several}).input_shapes == (
         {"x": (1, 3, 7)},
         {"x": (2, 3, 5)},

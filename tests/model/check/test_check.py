@@ -1,4 +1,4 @@
-"""The header, tensors and attributes: what is taken and what is refused."""
+"""Header, tensors and attributes that are accepted, and others that are refused."""
 
 import numpy as np
 import onnx

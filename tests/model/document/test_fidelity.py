@@ -121,7 +121,7 @@ def test_negative_zeros_and_subnormals_of_the_folded_weight_are_copied_as_bits()
     assert set(bits.tolist()) | {0} == set(placed.tolist()) | {0}
 
 
-# --- sites that are left alone for what is said about them ---------------------------------------
+# --- sites that are left alone for an annotation of theirs ---------------------------------------
 
 
 def test_a_sharded_conv_is_refused():

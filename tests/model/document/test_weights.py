@@ -1,4 +1,4 @@
-"""Weights that others read, weights behind nodes, and what is no weight at all."""
+"""Weights with other readers, weights behind nodes, and operands that are no weights."""
 
 from __future__ import annotations
 

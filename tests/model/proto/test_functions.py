@@ -1,4 +1,4 @@
-"""Local functions: what is taken, and what they may grow to."""
+"""Local functions that are accepted or refused, and the bound of their inlined size."""
 
 import onnx
 import pytest
@@ -26,12 +26,12 @@ def test_refuses_functions_that_call_themselves():
 
 def test_bounds_what_functions_grow_to():
     def chain(depth):
-        made = []
+        functions = []
         for level in range(depth):
             op, domain = (f"f{level + 1}", "l") if level + 1 < depth else ("Sin", "")
             calls = [node(op, [a], [b], domain=domain) for a, b in ("ab", "bc")]
-            made.append(function(f"f{level}", calls, outputs=("c",)))
-        return model([node("f0", ["X"], ["Y"], domain="l")], functions=made)
+            functions.append(function(f"f{level}", calls, outputs=("c",)))
+        return model([node("f0", ["X"], ["Y"], domain="l")], functions=functions)
 
     accepts(chain(12))
     refuses(chain(26), f"above {MAX_INLINED_NODES}")

@@ -14,21 +14,24 @@ from widthfold_onnx.model.shapes.table import ShapeTable
 
 
 def check(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> None:
-    """Compare all values, those in branches as well, with and without the extents of the inputs."""
-    known = ShapeTable(model, {}).facts
+    """Compare the facts of all values with runs, with and without the extents of the inputs.
+
+    Values inside branches are compared as well.
+    """
+    facts = ShapeTable(model, {}).facts
     exposed = onnx.ModelProto()
     exposed.CopyFrom(model)
-    places = dict(exposures(exposed.graph, "", known))
+    places = dict(exposures(exposed.graph, "", facts))
     del exposed.graph.output[:]
     exposed.graph.output.extend(onnx.ValueInfoProto(name=name) for name in places)
     true = dict(zip(places, run(exposed, feeds), strict=True))
     pins = {name: array.shape for name, array in feeds.items()}
-    for facts in (known, ShapeTable(model, pins).facts):
+    for table in (facts, ShapeTable(model, pins).facts):
         for name, array in true.items():
             path, own = places[name]
             is_run = not path or array.shape != (0,)
             if isinstance(array, np.ndarray) and is_run:
-                agree(facts[path][own], array, f"{name} in {path}")
+                agree(table[path][own], array, f"{name} in {path}")
 
 
 def exposures(

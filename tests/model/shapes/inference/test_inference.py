@@ -1,4 +1,4 @@
-"""Negative extents, of which inference of a whole graph ends the process at the next Slice."""
+"""Negative extents: inferring a whole graph with them ends the process at the next Slice."""
 
 from __future__ import annotations
 

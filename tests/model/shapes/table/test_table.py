@@ -60,7 +60,7 @@ def test_a_loop(case):
         output.type.tensor_type.elem_type = output.type.tensor_type.elem_type or 1
     assert (shape(model, "a"), shape(model, "b"), shape(model, "y")) == (first, second, stacked)
     assert shape(model, "p", "a/body") == first
-    if case == "one grows":  # what is declared holds in the first turn alone
+    if case == "one grows":  # the declared extents hold in the first turn alone
         assert shape(model, "r", "a/body") == (2, None)
 
 

@@ -154,7 +154,7 @@ def test_drawn_arithmetic(steps) -> None:
 
 
 def cases() -> Iterator[tuple[str, onnx.ModelProto, dict[str, object], dict[str, object]]]:
-    """The models that onnx tests its operators with, all versions, and what they return."""
+    """The models of all versions with which onnx tests its operators, with their outputs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # making the cases overflows on purpose
         for module in pkgutil.iter_modules(onnx_cases.__path__):
