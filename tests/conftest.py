@@ -106,7 +106,7 @@ def through_a_pipe(value: Any) -> Any:
 
 @pytest.fixture(scope="session", autouse=True)
 def in_place() -> Iterator[None]:
-    """Start no child processes: each takes a second or two to import what it needs."""
+    """Start no child processes: each takes a second or two for its imports."""
     with pytest.MonkeyPatch.context() as patch:
         for module in isolating():
             patch.setattr(module, "isolated", in_this_process)
@@ -115,7 +115,7 @@ def in_place() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def with_children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start them in tests that are about them: those that are marked `processes`."""
+    """Start child processes in tests with the mark `processes`."""
     if request.node.get_closest_marker("processes"):
         for module in isolating():
             monkeypatch.setattr(module, "isolated", child.isolated)
@@ -126,7 +126,7 @@ def interruptible() -> Iterator[None]:
     """Handle SIGINT and what ends a program as on a terminal, here and in children.
 
     A background job of a script inherits an ignored SIGINT, a job under nohup an ignored SIGHUP;
-    Python handles neither, and children inherit that. What is handled is reset by `exec`.
+    Python handles neither, and children inherit that. `exec` resets a handled signal.
     """
     handlers = {signal.SIGINT: signal.default_int_handler}
     handlers |= dict.fromkeys(END_SIGNALS, signal.SIG_DFL)

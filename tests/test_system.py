@@ -129,10 +129,10 @@ def test_memory_is_not_limited_where_the_system_cannot(monkeypatch: pytest.Monke
     def refuse(*_: object) -> None:
         raise ValueError("current limit exceeds maximum limit")  # as on macOS
 
-    asked = SimpleNamespace(
+    refusing = SimpleNamespace(
         RLIMIT_AS=9, RLIM_INFINITY=-1, setrlimit=refuse, getrlimit=lambda _: (-1, -1)
     )
-    for module in (asked, None):
+    for module in (refusing, None):
         monkeypatch.setattr(system, "resource", module)
         with system.memory_limit(1 << 40) as is_limited:
             assert not is_limited

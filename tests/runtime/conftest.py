@@ -1,4 +1,4 @@
-"""The fixture that times models on a machine of our own, for what it times by."""
+"""The fixture of a simulated machine, for the tests of the functions that time models."""
 
 from __future__ import annotations
 

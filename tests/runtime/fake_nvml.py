@@ -3,7 +3,7 @@
 There is no GPU behind it: what real devices answer is not tested with it.
 """
 
-# ruff: noqa: N802, N815 - the names are those of NVML
+# ruff: noqa: N802, N815 - NVML chose the names
 
 from types import ModuleType, SimpleNamespace
 
@@ -28,7 +28,7 @@ class FakeNvml(ModuleType):
     def __init__(self, reasons=0, lacks=(), initial=""):
         super().__init__("pynvml")
         self.bits, self.lacks, self.initial = reasons, lacks, initial
-        self.asked = []
+        self.indices = []
         self.mhz = 1980
         for name, bit in REASONS.items():
             setattr(self, f"nvmlClocksThrottleReason{name}", bit)
@@ -43,7 +43,7 @@ class FakeNvml(ModuleType):
             raise self.NVMLError(self.initial)
 
     def nvmlDeviceGetHandleByIndex(self, index):
-        self.asked.append(index)
+        self.indices.append(index)
         return "device"
 
     nvmlDeviceGetHandleByUUID = nvmlDeviceGetHandleByIndex

@@ -339,7 +339,7 @@ def test_the_child_dies_with_an_interrupted_parent(tmp_path, number):
 
 @pytest.mark.parametrize("number", [errno.EPIPE, errno.EINVAL])
 def test_a_pipe_whose_child_is_gone_can_be_closed(number):
-    """What the child did not read is written again; on Windows that is an invalid argument."""
+    """Closing the pipe writes the unread bytes again; on Windows that is an invalid argument."""
 
     def fail():
         raise OSError(number, os.strerror(number))

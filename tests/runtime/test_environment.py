@@ -66,9 +66,9 @@ ON_GPU = VerifyOptions(provider=Provider.CUDA)
 def fake(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(environment_module, "cudnn_version", lambda: (9, 14, 0))
-    found = FakeNvml()
-    monkeypatch.setitem(sys.modules, "pynvml", found)
-    return found
+    nvml = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    return nvml
 
 
 def test_facts_and_clocks_are_those_of_nvml(fake, monkeypatch):
@@ -106,7 +106,7 @@ def test_what_a_device_does_not_tell_is_none(fake):
 
 
 @pytest.mark.parametrize(
-    ("visible", "number", "asked"),
+    ("visible", "number", "index"),
     [
         ("", "0", 0),
         ("", "3", 3),
@@ -115,11 +115,11 @@ def test_what_a_device_does_not_tell_is_none(fake):
         ("2", "1", 1),
     ],
 )
-def test_the_device_is_that_of_cuda(fake, monkeypatch, visible, number, asked):
+def test_the_device_is_that_of_cuda(fake, monkeypatch, visible, number, index):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     options = VerifyOptions(provider=Provider.TENSORRT, provider_options={"device_id": number})
     assert Device(options).answers
-    assert fake.asked == [asked]
+    assert fake.indices == [index]
 
 
 def test_without_nvml_one_reason_is_left(fake, monkeypatch):
@@ -145,11 +145,11 @@ def test_on_the_cpu_nothing_is_asked(fake):
 
 def test_a_throttling_between_begin_and_end_is_seen(fake, monkeypatch):
     monkeypatch.setattr(environment_module, "PERIOD", 0.001)
-    asked, looked = fake.nvmlDeviceGetCurrentClocksThrottleReasons, threading.Event()
+    reasons, looked = fake.nvmlDeviceGetCurrentClocksThrottleReasons, threading.Event()
 
     def ask(handle):
         if threading.current_thread() is threading.main_thread():
-            return asked(handle)
+            return reasons(handle)
         looked.set()
         return 8
 

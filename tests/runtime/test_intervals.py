@@ -36,7 +36,7 @@ def simulated(
 ) -> clock.Times:
     """Seconds of all runs of two models whose times have the given ratio; runs have heavy tails.
 
-    The spread of a process is that of the ratio, so it moves the rewritten side only.
+    The spread of a process is the spread of the ratio, so it moves the rewritten side only.
     """
     process, session, run = spreads
     shape = (processes, 2, sessions, runs)

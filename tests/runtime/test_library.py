@@ -37,7 +37,7 @@ def packages(tmp_path, monkeypatch):
 
 @pytest.fixture
 def loaded(monkeypatch):
-    """Names of the libraries that were loaded; none is there but those in the set."""
+    """Names of the libraries that were loaded; the system has only the libraries in `there`."""
     names, there = [], set()
 
     def load(path, mode=0):
@@ -70,7 +70,7 @@ def test_libraries_of_packages_elsewhere_are_loaded_and_nothing_is_printed(
     nvidia = packages / "nvidia"
     assert {"cuda": True, "cudnn": False, "directory": str(nvidia / "cu13/lib")} in module.calls
     assert {"cuda": False, "cudnn": True, "directory": str(nvidia / "cudnn/lib")} in module.calls
-    assert module.calls[-1] == {}  # what is left is looked for as the runtime does by itself
+    assert module.calls[-1] == {}  # the runtime looks for the remaining libraries by itself
     assert capfd.readouterr() == ("", "")
 
 

@@ -162,7 +162,7 @@ def test_one_that_cannot_be_used_is_one_line(provider: str, code: int, message: 
 
 
 def _available() -> list[str]:
-    import onnxruntime  # noqa: TID251 - the runtime itself says what it has
+    import onnxruntime  # noqa: TID251 - the runtime itself lists its providers
 
     return list(onnxruntime.get_available_providers())
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess  # noqa: F401 - of this system it needs what is taken away below
+import subprocess  # noqa: F401 - it needs functions of this system that are removed below
 import sys
 from collections.abc import Callable
 from typing import Any

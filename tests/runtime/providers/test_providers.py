@@ -16,7 +16,7 @@ from widthfold_onnx.runtime.providers import (
     usable_provider,
 )
 
-NAMES = {provider: known.name for provider, known in TRAITS.items()}
+NAMES = {provider: traits.name for provider, traits in TRAITS.items()}
 CUDA_OPTIONS = traits_of(Provider.CUDA).options
 
 
@@ -151,8 +151,8 @@ class Choosy(RuntimeOptions):
     """Takes one option."""
 
     def InferenceSession(self, model, options, providers, enable_fallback):  # noqa: N802 - its name
-        _, given = providers[0]
-        unknown = given.keys() - CUDA_OPTIONS.keys()
+        _, settings = providers[0]
+        unknown = settings.keys() - CUDA_OPTIONS.keys()
         if unknown:
             raise RuntimeError(f'Unknown provider option: "{unknown.pop()}".')
         return super().InferenceSession(model, options, providers, enable_fallback)

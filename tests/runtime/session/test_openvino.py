@@ -7,7 +7,7 @@ import weakref
 from pathlib import Path
 
 import numpy as np
-import onnxruntime  # noqa: TID251 - the runtime itself says what it has
+import onnxruntime  # noqa: TID251 - the runtime itself lists its providers
 import pytest
 
 from tests.cli.tool import widthfold

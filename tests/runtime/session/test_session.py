@@ -1,4 +1,4 @@
-"""Sessions: what they tell of inputs, runs at every level, bound runs, errors."""
+"""Sessions: descriptions of the inputs, runs at every level, bound runs, errors."""
 
 import subprocess
 import sys
@@ -109,9 +109,9 @@ def test_bound_runs_many_times_and_refuses_what_does_not_fit(tmp_path):
 
 def test_the_optimized_model_is_written(tmp_path):
     path = stored(tmp_path, "g (float[2] x) => (float[2] y) { z = Identity(x)\n y = Neg(z) }")
-    made = tmp_path / "made.onnx"
-    open_session(path, ON_CPU, Level.EXTENDED, optimized=made)
-    assert [node.op_type for node in onnx.load(made).graph.node] == ["Neg"]
+    written = tmp_path / "made.onnx"
+    open_session(path, ON_CPU, Level.EXTENDED, optimized=written)
+    assert [node.op_type for node in onnx.load(written).graph.node] == ["Neg"]
 
 
 @pytest.mark.parametrize("off", ["0", "False"])

@@ -63,15 +63,15 @@ def test_a_range_needs_two_ends_in_order(text: str) -> None:
 
 
 def test_shapes_of_several_inputs_are_assigned_in_order() -> None:
-    given = [("x", [(1,)]), ("y", [(5,)]), ("x", [(2,), (3,)])]
-    assert paired_sizes(given) == (
+    assignments = [("x", [(1,)]), ("y", [(5,)]), ("x", [(2,), (3,)])]
+    assert paired_sizes(assignments) == (
         {"x": (1,), "y": (5,)},
         {"x": (2,), "y": (5,)},
         {"x": (3,), "y": (5,)},
     )
     assert paired_sizes([]) == ANY_SIZE
     with pytest.raises(click.BadParameter, match="x 3 times, y 2 times: equally many, or once"):
-        paired_sizes([*given, ("y", [(6,)])])
+        paired_sizes([*assignments, ("y", [(6,)])])
 
 
 def test_one_size_is_the_case_of_one() -> None:
@@ -130,8 +130,8 @@ def test_a_search_takes_no_more_memory_than_it_may(
     text = "g (float[N] x) => (float[M] y) <int64[1] r = {4096}> { y = Tile(x, r) }"
     session = opened(tmp_path, parser.parse_model(HEAD + text))
     monkeypatch.setattr(sizes_module, "MEMORY", 1 << 25)
-    (found, *_) = find_sizes(session, ANY_SIZE)
-    assert found["x"][0] * 4096 * 4 < 1 << 25
+    (smallest, *_) = find_sizes(session, ANY_SIZE)
+    assert smallest["x"][0] * 4096 * 4 < 1 << 25
 
 
 def test_every_size_has_an_input_set(tmp_path: Path) -> None:
