@@ -1,4 +1,4 @@
-"""The steps of the commands: what is proved, what is protected, and what a report says."""
+"""The steps of the commands: proofs, protected files, and reports."""
 
 from __future__ import annotations
 

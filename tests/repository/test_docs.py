@@ -57,8 +57,8 @@ def test_the_changelog_is_that_of_the_version() -> None:
 
 def test_the_limits_of_untrusted_models_are_those_of_the_code() -> None:
     page = (ROOT / "SECURITY.md").read_text()
-    stated = dict(re.findall(r"^\| (.+) \| ([\d,; ]*\d)(?: each| GiB)? \|$", page, re.MULTILINE))
-    assert stated == {
+    limits = dict(re.findall(r"^\| (.+) \| ([\d,; ]*\d)(?: each| GiB)? \|$", page, re.MULTILINE))
+    assert limits == {
         "nodes; tensors": f"{loader.MAX_NODES:,}",
         "subgraphs in one another": f"{loader.MAX_DEPTH}",
         "fields; messages of any kind": f"{loader.MAX_FIELDS:,}; {loader.MAX_MESSAGES:,}",

@@ -121,7 +121,7 @@ def importers_of(folder: str) -> set[str]:
 
 
 def misstated(docstring: str, importers: set[str]) -> list[str]:
-    """Return what is wrong with the sentence on who imports a folder."""
+    """Return the mistakes in the sentence that names the importers of a folder."""
     sentences = list(IMPORTED_BY.finditer(" ".join(docstring.split())))
     if len(sentences) != 1:
         return [f"{len(sentences)} sentences say who imports it"]
@@ -265,7 +265,7 @@ def imported_names(text: str) -> Iterator[str]:
 
 
 def test_no_test_file_imports_another() -> None:
-    """What several files use lies beside them, in a file that holds no test."""
+    """Helpers of several files lie beside them, in a file that holds no test."""
     names = {path: set(imported_names(path.read_text("utf-8"))) for path in TESTS.rglob("*.py")}
     assert [p.name for p, parts in names.items() if any(n.startswith("test_") for n in parts)] == []
 
@@ -282,7 +282,7 @@ def test_bounds_are_named_by_one_word() -> None:
     """A constant that bounds something begins with MAX or MIN."""
     pattern = re.compile(r"^_?(?:MOST|LARGEST|LEAST|SMALLEST|FEWEST)\w* *[:=]", re.MULTILINE)
     names = {p.name: pattern.findall(p.read_text("utf-8")) for p in PACKAGE.rglob("*.py")}
-    assert {name: found for name, found in names.items() if found} == {}
+    assert {name: constants for name, constants in names.items() if constants} == {}
 
 
 WHOLES = (
@@ -312,7 +312,7 @@ TESTED_ELSEWHERE = {
     "reports/described/inputs": "reports/described/test_layers.py",
     "reports/described/tuning": "cli/test_tune.py",
     "reports/pictures": "reports/test_html.py",
-    # Tested together with what they read: a plan, and the chains of padded channels.
+    # Tested together with the values that they read: a plan, and the chains of padded channels.
     "rewrite/fit": "rewrite/test_plan.py",
     "rewrite/padding": "rules/padding/test_operators.py",
 }

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow  # pip fetches hatchling, and the dependencies
 
 
 def run(*command: str | Path, folder: Path) -> str:
-    """The output of a command that finds no package but those of its own environment."""
+    """Output of a command that finds the packages of its own environment alone."""
     outer = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
     variables = {name: value for name, value in os.environ.items() if name not in outer}
     done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
