@@ -43,7 +43,7 @@ SMALL = SearchOptions(provider=Provider.CPU)
 
 @contextmanager
 def running(**options: object) -> Iterator[LocalCluster]:
-    """A cluster of which no process is left at the end."""
+    """A cluster whose processes have all ended at the end."""
     from distributed import LocalCluster  # noqa: TID251 - the cluster of the tests
 
     mark = uuid.uuid4().hex
@@ -58,22 +58,22 @@ def running(**options: object) -> Iterator[LocalCluster]:
         ) as started:
             yield started
     end = time.monotonic() + 60
-    while (left := marked(mark)) and time.monotonic() < end:
+    while (commands := marked(mark)) and time.monotonic() < end:
         time.sleep(0.1)
-    assert not left
+    assert not commands
 
 
 def marked(mark: str) -> list[list[str]]:
     """Command lines of the processes that inherited the mark."""
-    found = []
+    commands = []
     for process in psutil.process_iter():
         try:
             tracker = "resource_tracker" in "".join(process.cmdline())  # ends with this process
             if process.environ().get(MARK) == mark and not tracker:
-                found.append(process.cmdline())
+                commands.append(process.cmdline())
         except psutil.Error:
             continue
-    return found
+    return commands
 
 
 @pytest.fixture(scope="module")
@@ -177,10 +177,10 @@ def test_every_kind_of_machine_measures_all_units(
     with Store(None) as store:
         pool = ClusterPool(Inside(kinds), SMALL, FoldOptions(), store)
         pool.measure(workloads(log, 4), Budget(50.0), lambda step: None)
-        found = Counter(
+        counts = Counter(
             (key.machine, json.loads(key.setting)["provider"]) for key, _ in store.items()
         )
-    assert found == {("small", "cpu"): 4, ("large", "cuda"): 4}
+    assert counts == {("small", "cpu"): 4, ("large", "cuda"): 4}
     assert {bench.machine: len(bench.new_measurements) for bench in pool.benches} == {
         "small": 4,
         "large": 4,
@@ -244,12 +244,12 @@ def test_an_interrupt_keeps_what_was_measured(
         pool = ClusterPool(machines, SMALL, FoldOptions(), store)
         with pytest.raises(KeyboardInterrupt):
             pool.measure(todo, Budget(50.0), interrupt)
-        kept = {key.subject for key, _ in store.items()}
-        assert 0 < len(kept) < len(todo)
+        subjects = {key.subject for key, _ in store.items()}
+        assert 0 < len(subjects) < len(todo)
         (bench,) = pool.benches
         assert {workload.subject for workload in bench.pending(todo)} == {
             u.subject for u in todo
-        } - kept
+        } - subjects
 
 
 def test_no_time_no_measurement(cluster: LocalCluster, log: Path) -> None:

@@ -1,4 +1,4 @@
-"""Predictions: what is known to win and to lose, and what any cost must obey."""
+"""Predictions for layers that are known to win or to lose, and laws of any cost."""
 
 from __future__ import annotations
 

@@ -40,10 +40,10 @@ def test_numbers_that_do_not_fit_are_refused(changes: dict[str, object], message
         made(**changes)
 
 
-@pytest.mark.parametrize("taken", ["yesterday", ""])
-def test_a_time_that_is_none_is_refused(taken: str) -> None:
+@pytest.mark.parametrize("timestamp", ["yesterday", ""])
+def test_a_time_that_is_none_is_refused(timestamp: str) -> None:
     with pytest.raises(ValueError, match="Invalid isoformat string"):
-        made(timestamp=taken)
+        made(timestamp=timestamp)
 
 
 def test_earlier_stores_call_pairs_rounds() -> None:

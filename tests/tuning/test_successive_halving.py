@@ -74,7 +74,7 @@ def model_in_form(workload: Workload, key: str, fold: FoldOptions) -> bytes | No
 
 @pytest.fixture
 def raced(monkeypatch: pytest.MonkeyPatch):
-    """A race of given milliseconds per form; returns what was reported, and the track."""
+    """A function that races forms of given milliseconds, and returns the reports and the track."""
 
     def start(*layers: Mapping[str, object], budget: float = 1e6, macs: float = 1.0):
         track = Track({name: time for layer in layers for name, time in layer.items()})

@@ -62,11 +62,11 @@ def test_what_was_tuned_is_not_measured_by_optimize(
         assert len(list(store.items())) == row.measured
     monkeypatch.setattr(bench_module, "race", hopeless)
     monkeypatch.setattr(trials, "time_levels", slow_at_extended)
-    found = optimize(SIGNAL, None, EVERY_FORM, search_options=options).search
-    assert found is not None
+    search = optimize(SIGNAL, None, EVERY_FORM, search_options=options).search
+    assert search is not None
     # One of them has the least predicted cost in the whole model.
-    assert found.forms >= row.forms == SPENDING[options.effort].forms
-    assert found.measured <= 2  # the original at its levels, and the whole model
+    assert search.forms >= row.forms == SPENDING[options.effort].forms
+    assert search.measured <= 2  # the original at its levels, and the whole model
 
 
 @pytest.mark.usefixtures("fast")
@@ -158,7 +158,7 @@ def test_an_interrupt_keeps_what_was_measured(
     go_on.touch()
     (row,) = report.models
     assert report.interrupted
-    assert row.pending == 3  # of the first one, what it does between packed tensors
+    assert row.pending == 3  # of the first layer, its forms between packed tensors
     with Store(options.store) as store:
         assert len(list(store.items())) == row.measured == report.machines[0].measured > 1
         assert sum(key.candidate == AS_IS for key, _ in store.items()) == jobs

@@ -19,7 +19,7 @@ def store():
 
 @pytest.fixture
 def inside(monkeypatch: pytest.MonkeyPatch):
-    """Races in this process that only say what they are told to say; a clock of our own."""
+    """Make races run in this process, as `behaving` acts, by the clock that is returned."""
     clock = SimpleNamespace(now=0.0)
     clock.monotonic = lambda: clock.now
     monkeypatch.setattr(bench_module, "time", clock)

@@ -16,7 +16,7 @@ from widthfold_onnx.tuning.measurement import AS_IS, NO_TIME, CandidateResult, M
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.successive_halving import Start
 
-# ---------------------------------------------------------------- what is known
+# ---------------------------------------------------------------- stored measurements
 
 
 def test_only_what_is_missing_is_measured(store: Store, inside) -> None:
@@ -34,14 +34,14 @@ def test_only_what_is_missing_is_measured(store: Store, inside) -> None:
 
 def test_another_setting_or_machine_knows_nothing(store: Store, inside) -> None:
     bench(store).measure([workload("one", "a")], Budget(60.0), quiet)
-    for options, machine, known in (
+    for options, machine, count in (
         (OPTIONS, "machine", 0),
         (dataclasses.replace(OPTIONS, level=Level.EXTENDED), "machine", 2),
         (OPTIONS, "other", 2),
     ):
         used = Bench(options, store, machine)
         used.measure([workload("one", "a")], Budget(60.0), quiet)
-        assert len(used.new_measurements) == known
+        assert len(used.new_measurements) == count
 
 
 def test_what_had_no_time_gets_another_chance_with_more_of_it(
@@ -64,9 +64,9 @@ def test_what_had_no_time_gets_another_chance_with_more_of_it(
 def test_what_was_lost_is_tried_again_after_a_week(store: Store, inside, what: str) -> None:
     bench(store).measure([workload("one", "a", "b")], Budget(60.0), quiet)
     for days, races in ((6, 0), (8, 1)):
-        taken = datetime.now(UTC) - timedelta(days=days)
+        day = datetime.now(UTC) - timedelta(days=days)
         reason = Measurement.lost("out of memory")
-        old = replace(reason, timestamp=taken.isoformat())
+        old = replace(reason, timestamp=day.isoformat())
         bench(store).save(CandidateResult("one", what, old))
         inside.races.clear()
         bench(store).measure([workload("one", "a", "b")], Budget(60.0), quiet)

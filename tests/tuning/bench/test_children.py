@@ -22,7 +22,7 @@ from widthfold_onnx.tuning.successive_halving import Start
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Real children that race as `behaving` does; what they ran, as (child, subject, form)."""
+    """Make real children race as `behaving` does, and read (child, subject, form) of each run."""
     path = tmp_path / "log"
     monkeypatch.setenv(LOG, str(path))
     monkeypatch.setattr(bench_module, "race", behaving)

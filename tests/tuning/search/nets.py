@@ -65,7 +65,7 @@ def two_then_four(form, times: float = 1.0) -> tuple[float, float] | str:
 
 
 def changed(model: Path) -> frozenset[str]:
-    """Names of what was folded or exchanged."""
+    """Names of the nodes that were folded or exchanged."""
     graph = onnx.load(model).graph
     matrices = {weight.name for weight in graph.initializer if list(weight.dims) == [1, 1]}
     exchanged = [n for n in graph.node if n.op_type == "LeakyRelu" or matrices & {*n.input}]

@@ -140,7 +140,7 @@ def conversions(link: Link, ends: Mapping[str, tuple], shared: object) -> Iterat
     if shared is not None and layouts - {shared}:
         yield shared  # folded from the logical tensor
     if shared is not None and read - {shared}:
-        yield shared  # unfolded for those that read it otherwise
+        yield shared  # unfolded for readers of other layouts
     yield from layouts - {shared, None}
     yield from read - {shared, None}
 

@@ -181,7 +181,7 @@ g (float[1,4,31,1] x) => (float[1,4,31,1] y) <float[1] c = {0.5}> { [scalar] y =
 def test_without_layers_the_stored_final_is_one_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that took the companion had one session, at the setting that suits the companion."""
+    """The trial of the companion had one session, at the setting that suits the companion."""
     text = """
 <ir_version: 8, opset_import: ["" : 17]>
 g (float[1,1,4,32] x) => (float[1,1,4,32] y) <float[1] s = {0.25}> { [prelu] y = PRelu (x, s) }"""

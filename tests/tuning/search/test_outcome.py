@@ -1,4 +1,4 @@
-"""The report of a search says why each layer has its form, and what was measured."""
+"""The report of a search says why each layer has its form, and lists the measurements."""
 
 from __future__ import annotations
 

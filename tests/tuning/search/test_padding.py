@@ -48,12 +48,12 @@ def model(tmp_path: Path) -> Path:
 
 
 def widths(model: Path) -> frozenset[str]:
-    """Names of the layers with their output channels, where these are not those of `NET`."""
+    """Names of the layers with their output channels, where these differ from `NET`."""
     graph = onnx.load(model).graph
     dims = {weight.name: weight.dims[0] for weight in graph.initializer}
     original = {"first": 5, "second": 5, "third": 12, "fourth": 6, "fifth": 2, "other": 3}
-    found = {node.name: dims[node.input[1]] for node in graph.node if node.op_type == "Conv"}
-    return frozenset(f"{n} {w}" for n, w in found.items() if w != original[n])
+    channels = {node.name: dims[node.input[1]] for node in graph.node if node.op_type == "Conv"}
+    return frozenset(f"{n} {w}" for n, w in channels.items() if w != original[n])
 
 
 def found(

@@ -93,7 +93,7 @@ def test_an_interrupt_decides_with_what_is_known(
     assert report.search.interrupted
     assert report.search.accepted
     assert sorted(status(report).values()) == ["folded", "folded", "no-gain"]
-    assert report.search.pending >= 1  # the last, and what was to run between packed tensors
+    assert report.search.pending >= 1  # the last layer, and the workloads between packed tensors
     assert f", ended early, {report.search.pending} layer" in search_text(report.search)
 
 

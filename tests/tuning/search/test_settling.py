@@ -58,7 +58,7 @@ def test_of_a_form_without_which_nothing_runs_nothing_is_known(
 def test_layers_agree_where_the_whole_model_was_never_timed(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Alone a fold by 2 is the best, between packed tensors the one by 4: two of its ends go."""
+    """Alone a fold by 2 is the best, between packed tensors a fold by 4: two of its ends go."""
 
     def alone(layer, form):
         inside = 5 if layer.get("inside") and form["factor"] == 4 else 1
@@ -132,8 +132,8 @@ def test_a_plan_that_was_timed_is_not_left_for_one_that_was_not(
     """A later `tune` between packed tensors makes another plan the best on paper."""
 
     def alone(layer, form):
-        found = two_then_four(form)
-        return "not yet" if layer.get("inside") and not isinstance(found, str) else found
+        ratios = two_then_four(form)
+        return "not yet" if layer.get("inside") and not isinstance(ratios, str) else ratios
 
     enter(monkeypatch, World(alone, ALL))
     timed = found(model)

@@ -152,7 +152,7 @@ def test_a_trial_in_one_process_tells_no_difference_by_few_long_runs(machine, mo
 
 
 def test_inputs_are_drawn_once_for_each_size_and_kind(machine, models, monkeypatch):
-    """The choice of the setting draws those of the first size."""
+    """The choice of the setting draws the inputs of the first size."""
     draws = []
 
     def spy(session, shapes, options, kind):

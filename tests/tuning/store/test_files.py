@@ -1,4 +1,4 @@
-"""Files that are no store of ours stay as they are, and what is damaged is one error."""
+"""Foreign files stay as they are, and a damaged store is one error."""
 
 from __future__ import annotations
 

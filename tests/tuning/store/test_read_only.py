@@ -1,4 +1,4 @@
-"""A store that may only be read: it answers, forgets what is put, and says so."""
+"""A store that may only be read: it answers, forgets new measurements, and says so."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def unprivileged() -> Iterator[None]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that everyone may enter, unlike those of pytest."""
+    """A folder that everyone may enter, unlike the folders of pytest."""
     with tempfile.TemporaryDirectory() as name:
         path = Path(name)
         path.chmod(0o755)
@@ -108,11 +108,11 @@ def test_a_search_says_that_nothing_is_kept(
     )
     model = MODELS / "pitch_cnn.onnx"
     options = SearchOptions(provider=Provider.CPU, store=tmp_path / "store.sqlite")
-    found = optimize(model, None, FoldOptions(), None, options).search
-    assert found is not None
-    assert found.measured > 0
-    assert found.store_read_only
-    assert "not kept, because the store may only be read" in search_text(found)
+    report = optimize(model, None, FoldOptions(), None, options).search
+    assert report is not None
+    assert report.measured > 0
+    assert report.store_read_only
+    assert "not kept, because the store may only be read" in search_text(report)
     tuned = tune([model], search_options=options)
     assert tuned.store_read_only
     assert tuned.models[0].measured > 0  # it knew nothing of the first run

@@ -63,7 +63,7 @@ def only_layer(model: onnx.ModelProto, fold: FoldOptions = FOLD) -> Layer:
 def check_forms(
     workload: Workload, fold: FoldOptions = FOLD, dtype: type = np.float32
 ) -> np.ndarray:
-    """All forms of a workload against the layer as it is; what it computes."""
+    """Compare all forms of a workload with the layer as it is, and return its output."""
     x = integers(workload.model, dtype)
     expected = run(workload.model, x)
     assert np.abs(expected).max() > 1

@@ -21,7 +21,7 @@ FOLD = FoldOptions()
 
 
 def search_text(report: SearchReport) -> str:
-    """All that a report says of a search."""
+    """Text of all lines of the report of a search."""
     return "; ".join(line.text for line in lines(report, is_full=True))
 
 

@@ -93,7 +93,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 @pytest.fixture
 def fitted(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    """The plans of which the models were built."""
+    """The plans from which models were built."""
     plans: list[Plan] = []
 
     def spy(model: Model, planned: Plan) -> FittedPlan:
@@ -117,14 +117,14 @@ class Builder:
         self.bench = bench(store)
         folder = model.parent / "trials"
         folder.mkdir(exist_ok=True)
-        given = {
+        fields = {
             "loaded": load(model),
             "bench": self.bench,
             "context": SearchContext(Provider.CPU, sizes, load_target("cpu-avx2"), ""),
             "folder": folder,
             "on_progress": silent,
         }
-        self.trials = Trials(**{**given, **changes})
+        self.trials = Trials(**{**fields, **changes})
 
 
 def test_a_failure_names_the_model_that_failed(
@@ -181,9 +181,9 @@ def test_nothing_is_built_or_compared_twice(model: Path, world: World, fitted: l
                 builder.trials.compare(base, other, 3.0)
         assert fitted == [A, B]
         assert len(builder.bench.new_measurements) == len(world.compared) == 3
-        known = builder.trials.compare(A, B, 3.0)
+        measured = builder.trials.compare(A, B, 3.0)
         again = Builder(model, store)
-        assert again.trials.compare(plan(overridable(), "layer"), B, 3.0) == known
+        assert again.trials.compare(plan(overridable(), "layer"), B, 3.0) == measured
         assert (fitted, len(again.bench.new_measurements), len(world.compared)) == ([A, B], 0, 3)
 
 
@@ -296,10 +296,10 @@ def test_parts_of_a_plan_are_timed_in_turn_with_it(
     """A few at a time, each once; `compare` has its own results: each model at its own setting."""
     names = [f"layer{i}" for i in range(trials.MAX_MODELS_IN_MEMORY + 2)]
     world = enter(monkeypatch, World(doubled, dict.fromkeys(names, 0.5)))
-    asked: list[int] = []
+    counts: list[int] = []
 
     def spy(send_each, timer: partial, *args, **more):
-        asked.append(len(timer.args[1]) if timer.func is time_in_turn else 0)
+        counts.append(len(timer.args[1]) if timer.func is time_in_turn else 0)
         return world.isolated(send_each, timer, *args, **more)
 
     monkeypatch.setattr(trials, "isolated", spy)
@@ -313,11 +313,11 @@ def test_parts_of_a_plan_are_timed_in_turn_with_it(
         builder = Builder(model, store, sizes=({"v0": (1, 1, 4, 32)},))
         compared = builder.trials.compare(parts[0], every, 3.0)
         measurement = builder.trials.ratios_to(every, parts, 4.0)
-        assert asked == [0, trials.MAX_MODELS_IN_MEMORY, 2]
+        assert counts == [0, trials.MAX_MODELS_IN_MEMORY, 2]
         assert builder.trials.compare(parts[0], every, 3.0) == compared != measurement[0]
         assert measurement[1].ratio == pytest.approx(1 + 0.5 / (WHOLE - 0.5 * len(names)))
         assert builder.trials.ratios_to(every, parts, 4.0) == measurement
-    assert len(asked) == 3
+    assert len(counts) == 3
 
 
 FIRST, LARGER = {"x": (1, 2, 6, 16)}, {"x": (3, 2, 6, 16)}
