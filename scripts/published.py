@@ -108,9 +108,9 @@ def ran(words: list[Any], seconds: float) -> Command:
             while process.poll() is None and not why:
                 time.sleep(STEP)
                 peak = max(peak, resident_mib(process.pid))
-                taken = time.monotonic() - start
-                if peak > MOST_MIB or taken > seconds:
-                    why = f"at {taken:.0f} s and {peak / 1024:.1f} GiB"
+                elapsed = time.monotonic() - start
+                if peak > MOST_MIB or elapsed > seconds:
+                    why = f"at {elapsed:.0f} s and {peak / 1024:.1f} GiB"
         finally:
             if process.poll() is None:
                 end_tree(process.pid)
@@ -126,7 +126,7 @@ def ran(words: list[Any], seconds: float) -> Command:
         code=code,
         seconds=round(time.monotonic() - start, 1),
         mib=round(peak),
-        said=why or (last if code else ""),
+        last_line=why or (last if code else ""),
     )
 
 
@@ -142,17 +142,17 @@ def resident_mib(pid: int) -> float:
     return total / (1 << 20)
 
 
-def run(given: argparse.Namespace, models: list[Published]) -> None:
-    """Measure models; what was found so far is in the file after each one."""
+def run(arguments: argparse.Namespace, models: list[Published]) -> None:
+    """Measure models; the file holds all finished rows after each model."""
     before = StartReadings()
-    given.out.mkdir(parents=True, exist_ok=True)
-    path = given.out / "published.json"
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    path = arguments.out / "published.json"
     rows = {row.name: row for row in read(path).rows} if path.exists() else {}
     order = [model.name for model in MODELS]
     for model in models:
-        if model.name in rows and not given.again:
+        if model.name in rows and not arguments.again:
             continue
-        row = measure(model, given.effort, given.budget, given.seconds)
+        row = measure(model, arguments.effort, arguments.budget, arguments.seconds)
         rows[row.name] = row
         where = environment(VerifyOptions(provider=Provider.CPU), before)
         campaign = Campaign(
@@ -174,22 +174,24 @@ def main() -> None:
     parser.add_argument("--fetch", action="store_true", help="only fill the cache")
     parser.add_argument("--report", action="store_true", help="only make the tables")
     parser.add_argument("--readme", action="store_true", help="put the gains into README.md")
-    given = parser.parse_args()
-    models = [it for it in MODELS if not given.model or any(t in it.name for t in given.model)]
+    arguments = parser.parse_args()
+    models = [
+        it for it in MODELS if not arguments.model or any(t in it.name for t in arguments.model)
+    ]
     if not models:
-        parser.error(f"no model is named like {' or '.join(given.model)}")
+        parser.error(f"no model is named like {' or '.join(arguments.model)}")
     try:
-        if given.fetch:
+        if arguments.fetch:
             for model in models:
                 print(fetched(model))
             return
-        if not given.report:
-            run(given, models)
-        campaign = read(given.out / "published.json")
+        if not arguments.report:
+            run(arguments, models)
+        campaign = read(arguments.out / "published.json")
     except WidthfoldError as error:
         sys.exit(f"published: {error}")
-    (given.out / "published.md").write_text(campaign.markdown())
-    if given.readme:
+    (arguments.out / "published.md").write_text(campaign.markdown())
+    if arguments.readme:
         put_between(ROOT / "README.md", BEGIN, END, campaign.summary())
         (IMAGES / "gains.svg").write_text(gains_picture(campaign.suite()))
     sys.exit(any(row.problems for row in campaign.rows))

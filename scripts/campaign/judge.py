@@ -32,7 +32,7 @@ runtime's optimizations are switched off, and every input moves by one unit in t
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """What the runtime says of a fold at one size.
+    """Verdict of the runtime on a fold at one size.
 
     Attributes:
         size: the shapes and values of the inputs.
@@ -110,7 +110,7 @@ def feeds_of(ports: list[Port], inputs: Inputs) -> dict[str, Array]:
 
 
 def shaken(feeds: Feeds) -> Feeds:
-    """Return inputs of which every float moved by one unit in the last place, up or down."""
+    """Return the inputs with every float moved by one unit in the last place, up or down."""
     random, moved = np.random.default_rng(0), dict(feeds)
     for name, array in feeds.items():
         if array.dtype.kind == "f":

@@ -1,4 +1,4 @@
-"""What published.py found: rows, what is wrong with them, and their tables."""
+"""Results of published.py: rows, their problems, and their tables."""
 
 from __future__ import annotations
 
@@ -32,20 +32,21 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
         code: its exit code, None if it was stopped.
         seconds: that it took.
         mib: the most memory that its processes held at once.
-        said: its last line, where the code is not 0.
+        last_line: of its output, or the limit that stopped it; empty where the code is 0. The JSON
+            calls it `said`.
     """
 
     name: str
     code: int | None
     seconds: float
     mib: float
-    said: str = ""
+    last_line: str = msgspec.field(default="", name="said")
 
     def __str__(self) -> str:
         if self.code == 0:
             return ""
         ended = "stopped" if self.code is None else f"exit {self.code}"
-        return f"{self.name}: {ended}, {self.said}"
+        return f"{self.name}: {ended}, {self.last_line}"
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,18 +67,18 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def problems(self) -> list[str]:
         """Everything that must not be."""
-        found = [*filter(None, [self.failed, *map(str, self.commands)])]
+        problems = [*filter(None, [self.failed, *map(str, self.commands)])]
         for it in self.commands:
             if it.mib > MOST_MIB:
-                found.append(f"{it.name}: {it.mib / 1024:.1f} GiB")
+                problems.append(f"{it.name}: {it.mib / 1024:.1f} GiB")
             if self.effort == "quick" and it.seconds > MOST_SECONDS:
-                found.append(f"{it.name}: {it.seconds:.0f} s")
+                problems.append(f"{it.name}: {it.seconds:.0f} s")
         for size in self.sizes:
             if size.wrong:
-                found.append(f"at {size.size}: {size.wrong[:LONGEST]}")
+                problems.append(f"at {size.size}: {size.wrong[:LONGEST]}")
             if size.auto.note == "slower":
-                found.append(f"at {size.size}: slower, {size.auto}")
-        return found
+                problems.append(f"at {size.size}: slower, {size.auto}")
+        return problems
 
 
 class Campaign(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +116,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join([HEAD, *lines, "", self.where(), counts])
 
     def markdown(self) -> str:
-        """All models at all sizes, and below them what is wrong."""
+        """All models at all sizes, and their problems below."""
         lines = [HEAD, *(line for row in self.rows for line in table(row)), "", self.where()]
         wrong = [f"- {row.name}: {problem}" for row in self.rows for problem in row.problems]
         return "\n".join(lines + (["", "What is wrong:", "", *wrong] if wrong else [])) + "\n"
@@ -151,7 +152,7 @@ def read(path: Path) -> Campaign:
     """Return what an earlier run wrote.
 
     Raises:
-        UsageError: there is none, or its rows are not like those of today.
+        UsageError: the file is missing, or its rows have an older form.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=Campaign)

@@ -40,5 +40,5 @@ def models() -> list[Path]:
 
 
 def context() -> str:
-    """What others published of the layers, as Markdown."""
+    """Return published times of the layers, as Markdown."""
     return published_times([entry.on_cpu for entry in PUBLISHED]).markdown()

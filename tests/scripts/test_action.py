@@ -16,7 +16,7 @@ from tests.shared import ROOT
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 BASH = shutil.which("bash") or "bash"
 
-# Plays widthfold: says what it got, and writes the report it was asked for.
+# Plays widthfold: logs its arguments, and writes the file of `--report`.
 PLAYED = """printf '<%s>' "$@" >>"$LOG"
 while [[ $1 != --report ]]; do shift; done
 [[ -z ${SILENT:-} ]] && echo 'the summary' >"$2"
@@ -24,7 +24,7 @@ exit "${CODE:-0}" """
 
 
 def run_step(name: str, folder: Path, **variables: str) -> tuple[int, str, str]:
-    """Run a step as the runner does; returns its code, what was called, and the summary."""
+    """Run a step as the runner does; return its code, the logged calls, and the summary."""
     (step,) = [step for step in ACTION["runs"]["steps"] if step.get("name") == name]
     tools = folder / "bin"
     tools.mkdir(exist_ok=True)
@@ -48,8 +48,8 @@ def run_step(name: str, folder: Path, **variables: str) -> tuple[int, str, str]:
         cwd=folder,
         check=False,
     )
-    called = log.read_text().replace(str(ROOT), "ROOT")
-    return done.returncode, called, summary.read_text()
+    calls = log.read_text().replace(str(ROOT), "ROOT")
+    return done.returncode, calls, summary.read_text()
 
 
 def test_the_action_is_composite_and_hands_inputs_over_as_variables() -> None:

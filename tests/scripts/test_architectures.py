@@ -20,7 +20,7 @@ from tests.lacking import needs_names
 CHEAP = ("eegnet", "fsrcnn_s", "ds_cnn", "conformer_depthwise", "ecg_resnet", "nerf_mlp")
 LARGE = ("istft", "stft")
 STATED = [
-    # 40 channels are normalized by two numbers each, of which the convolution leaves one bias.
+    # Each of 40 channels is normalized by two numbers; the convolution holds one bias for both.
     ("eegnet", 1, 2258 - 40),
     # These papers count the weights of the convolutions alone.
     ("fsrcnn", 4, 12464),

@@ -82,11 +82,11 @@ def test_without_openvino_the_column_says_so(
 def test_openvino_runs_at_as_many_threads_as_the_runtime(
     scripts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rival, asked, threads = importlib.import_module("benchmark.openvino"), {}, []
+    rival, settings, threads = importlib.import_module("benchmark.openvino"), {}, []
     request = SimpleNamespace(set_tensor=lambda *_: None, infer=lambda: None)
 
     def compile_model(graph: object, device: str, options: dict[str, object]) -> SimpleNamespace:
-        asked.update(options)
+        settings.update(options)
         return SimpleNamespace(create_infer_request=lambda: request)
 
     def open_session(model: Path, options: RuntimeOptions, level: object):
@@ -102,7 +102,7 @@ def test_openvino_runs_at_as_many_threads_as_the_runtime(
     monkeypatch.setattr(rival, "open_session", open_session)
     cell = rival.against_openvino(ROOT / "models/ragged.onnx", {}, 0.05, 2)
     assert cell.ratio is not None
-    assert asked["INFERENCE_NUM_THREADS"] == 2
+    assert settings["INFERENCE_NUM_THREADS"] == 2
     assert threads == [2] * 4
 
 
@@ -112,17 +112,17 @@ def test_figures_of_older_code_are_still_read(report: ModuleType, tmp_path: Path
     for row in old["rows"]:
         row.pop("threads", None)
     (tmp_path / "suite.json").write_text(json.dumps(old))
-    found = report.read(tmp_path / "suite.json")
-    assert found.markdown() == (ROOT / "benchmarks/suite.md").read_text()
+    table = report.read(tmp_path / "suite.json")
+    assert table.markdown() == (ROOT / "benchmarks/suite.md").read_text()
 
 
 def test_a_column_that_older_code_did_not_have_was_not_run(
     report: ModuleType, tmp_path: Path
 ) -> None:
-    found = suite(report)
-    del found.rows[0].cells["OpenVINO"]
-    assert found.markdown().splitlines()[2].endswith("| not run | 1.01 |")
-    report.draw(found, tmp_path / "old.svg")
+    table = suite(report)
+    del table.rows[0].cells["OpenVINO"]
+    assert table.markdown().splitlines()[2].endswith("| not run | 1.01 |")
+    report.draw(table, tmp_path / "old.svg")
 
 
 def test_figures_that_cannot_be_read_are_named_in_one_line(
@@ -203,8 +203,8 @@ def test_a_suite_runs_at_each_number_of_threads_and_is_kept_after_every_model(
         seen.append((model.stem, search.threads, rows))
         cells = {"auto": bench.Cell(note="faster", ratio=2.0, low=1.9, high=2.1)}
         row = bench.Row(model=model.stem, layers=2, threads=search.threads, cells=cells)
-        found = bench.Compared(f"{model.stem} at {search.threads}", 1.5, [1.0, 2.0], [2.0, 3.0])
-        return row, [found]
+        layer = bench.Compared(f"{model.stem} at {search.threads}", 1.5, [1.0, 2.0], [2.0, 3.0])
+        return row, [layer]
 
     monkeypatch.setattr(bench, "measure", measure)
     command = f"bench.py --suite architectures --out {tmp_path} one.onnx two.onnx"
@@ -219,7 +219,7 @@ def test_a_suite_runs_at_each_number_of_threads_and_is_kept_after_every_model(
     assert list(bench.read(table).ranks.layers) == ["one at 1", "two at 1"]
     names = ["one", "one, 2 threads", "two", "two, 2 threads"]
     assert [str(entry.row) for entry in bench.history(tmp_path)] == names
-    bench.main()  # a second run adds to what was there
+    bench.main()  # a second run adds its lines
     assert [str(entry.row) for entry in bench.history(tmp_path)] == 2 * names
     assert "<!-- two, 2 threads -->" in (tmp_path / "history.svg").read_text()
 

@@ -77,8 +77,8 @@ def grid(fit: ModuleType, device: Target) -> list[dict[str, Any]]:
 
 
 def run(*, quick: bool = False) -> dict[str, Any]:
-    known = {"date": "2026-11-21", "onnxruntime": "1.31.1", "provider": "cuda", "parts": []}
-    return row("run", device="NVIDIA H200", quick=quick, **known)
+    fields = {"date": "2026-11-21", "onnxruntime": "1.31.1", "provider": "cuda", "parts": []}
+    return row("run", device="NVIDIA H200", quick=quick, **fields)
 
 
 def test_what_made_the_results_is_found_and_named(fit: ModuleType) -> None:

@@ -164,8 +164,8 @@ def test_a_right_fold_is_timed_at_any_size(judge: ModuleType, tmp_path: Path) ->
     assert judgement.distance <= judgement.allowed == judge.FLOOR
     assert judgement.auto.low <= judgement.auto.ratio <= judgement.auto.high
     assert judgement.openvino.note == "not installed"
-    kept = judge.judged(model, None, inputs, 0.1)
-    assert (kept.auto.note, kept.auto.ratio, kept.wrong) == ("as it is", None, "")
+    unchanged = judge.judged(model, None, inputs, 0.1)
+    assert (unchanged.auto.note, unchanged.auto.ratio, unchanged.wrong) == ("as it is", None, "")
 
 
 def test_a_wrong_fold_is_wrong(judge: ModuleType, tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_command_is_stopped_at_its_limits(
     sleeps = "import time; time.sleep(60)"
     late = published.ran(command(sleeps), 0.5)
     assert (late.name, late.code) == ("optimize", None)
-    assert late.said.startswith("at 1 s and ") or late.said.startswith("at 0 s and ")
+    assert late.last_line.startswith("at 1 s and ") or late.last_line.startswith("at 0 s and ")
     monkeypatch.setattr(published, "MOST_MIB", 1)
     assert published.ran(command(sleeps), 60).code is None
 
@@ -262,10 +262,10 @@ def test_a_command_that_fails_says_its_last_line(published: ModuleType) -> None:
     failed = published.ran(
         command("import sys; print('two', file=sys.stderr); print('one'); exit(4)"), 60
     )
-    assert (failed.code, failed.said) == (4, "two")
+    assert (failed.code, failed.last_line) == (4, "two")
     assert str(failed) == "optimize: exit 4, two"
     fine = published.ran(command("print('one')"), 60)
-    assert (fine.code, fine.said, str(fine)) == (0, "", "")
+    assert (fine.code, fine.last_line, str(fine)) == (0, "", "")
 
 
 def row(report: ModuleType, name: str = "a 1 b.onnx", **more: object):
@@ -298,8 +298,8 @@ def test_a_line_per_size_and_what_is_wrong_below(report: ModuleType) -> None:
         report,
         "@s/c 2 d.onnx",
         commands=[
-            report.Command(name="optimize", code=4, said="why", **run),
-            report.Command(name="verify", code=None, said="at 1 s", seconds=1.0, mib=1.0),
+            report.Command(name="optimize", code=4, last_line="why", **run),
+            report.Command(name="verify", code=None, last_line="at 1 s", seconds=1.0, mib=1.0),
         ],
         sizes=[
             report.Judgement(size="x 1", wrong="it stops"),
@@ -328,9 +328,9 @@ def test_a_line_per_size_and_what_is_wrong_below(report: ModuleType) -> None:
 
 
 def test_the_readme_shows_the_models_that_gain_and_counts_the_others(report: ModuleType) -> None:
-    gains, kept = row(report), row(report, "c 1 d.onnx", changed=False)
+    gains, unchanged = row(report), row(report, "c 1 d.onnx", changed=False)
     wrong = row(report, "e 1 f.onnx", failed="it stopped")
-    tables = campaign(report, gains, kept, wrong)
+    tables = campaign(report, gains, unchanged, wrong)
     *lines, _, _, last = tables.summary().splitlines()
     assert [line[:16] for line in lines[2:]] == ["| a 1 b.onnx | f"]
     assert last == "Of 3 published models that were tried, 2 do not gain."
@@ -345,8 +345,8 @@ def test_a_run_goes_on_where_it_was_stopped(
 
     def measure(model: object, *_: object):
         measured.append(model.package)
-        kept = tmp_path / "published.json"
-        assert len(measured) < 2 or len(report.read(kept).rows) >= 1
+        file = tmp_path / "published.json"
+        assert len(measured) < 2 or len(report.read(file).rows) >= 1
         return row(report, model.name)
 
     monkeypatch.setattr(published, "MODELS", models)
@@ -362,16 +362,16 @@ def test_a_run_goes_on_where_it_was_stopped(
     assert run() == 0
     assert run("--model", "b 1", "--again") == 0
     assert measured == ["c", "a", "b", "b"]
-    kept = report.read(tmp_path / "published.json")
-    assert [it.name for it in kept.rows] == ["a 1 n.onnx", "b 1 n.onnx", "c 1 n.onnx"]
-    assert (tmp_path / "published.md").read_text() == kept.markdown()
+    stored = report.read(tmp_path / "published.json")
+    assert [it.name for it in stored.rows] == ["a 1 n.onnx", "b 1 n.onnx", "c 1 n.onnx"]
+    assert (tmp_path / "published.md").read_text() == stored.markdown()
 
 
 def test_a_problem_is_the_exit_code(
     published: ModuleType, report: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    kept = campaign(report, row(report, failed="it stopped"))
-    (tmp_path / "published.json").write_bytes(published.msgspec.json.encode(kept))
+    failures = campaign(report, row(report, failed="it stopped"))
+    (tmp_path / "published.json").write_bytes(published.msgspec.json.encode(failures))
     monkeypatch.setattr(sys, "argv", ["published.py", "--report", "--out", str(tmp_path)])
     with pytest.raises(SystemExit) as ended:
         published.main()

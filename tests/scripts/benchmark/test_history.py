@@ -42,12 +42,12 @@ def entry(
 
 def test_lines_are_added_and_read_again(module: ModuleType, tmp_path: Path) -> None:
     assert module.history(tmp_path) == []
-    given = entry(module, "1234567890", 2.0, threads=2)
+    line = entry(module, "1234567890", 2.0, threads=2)
     where = environment(VerifyOptions(provider=Provider.CPU), StartReadings())
     for _ in range(2):
-        module.append(tmp_path, given.code, where, given.row)
+        module.append(tmp_path, line.code, where, line.row)
     lines = module.history(tmp_path)
-    assert [(e.code, e.row) for e in lines] == [(given.code, given.row)] * 2
+    assert [(e.code, e.row) for e in lines] == [(line.code, line.row)] * 2
     assert lines[0].machine == f"{where.machine}, {where.cores} cores"
     assert lines[0].versions["onnxruntime"] == where.onnxruntime
     assert lines[0].date.endswith("+00:00")

@@ -181,13 +181,13 @@ def test_the_plan_of_the_documentation_fits_its_minutes(
     text = (scripts.parent / "docs" / "gpu.md").read_text()
     rows = re.findall(r"^\| (\d+) \| `(--parts [^`]*)` \|", text, re.MULTILINE)
     module = importlib.import_module("gpu_bench")
-    taken = set()
+    parts = set()
     for minutes, command in rows:
         monkeypatch.setattr("sys.argv", ["gpu_bench.py", *command.split()])
         arguments = module._arguments()
-        taken |= set(arguments.parts)
+        parts |= set(arguments.parts)
         assert arguments.budget < 60 * int(minutes) <= 600
-    assert taken == set(module.PARTS)
+    assert parts == set(module.PARTS)
     assert sum(int(minutes) for minutes, _ in rows) == 40
 
 

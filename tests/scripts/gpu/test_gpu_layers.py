@@ -56,14 +56,14 @@ def check_every_form(layers, graphs, folder: Path, layer) -> Counter[str]:
     strides = [layer.stride] * len(layer.kernel)
     expected = -operator(x, weight, strides=strides, pads=pads, group=layer.group)
     assert expected.shape == layer.shapes[1]
-    found = [layers.AS_IS, *layers.forms(layer)]
+    forms = [layers.AS_IS, *layers.forms(layer)]
     order = graphs.to_last(len(layer.kernel))
-    for form in found:
+    for form in forms:
         first = run(folder, graphs.model(layer, weight, form, last=False), x)
         np.testing.assert_array_equal(first, expected, err_msg=form.name)
         last = run(folder, graphs.model(layer, weight, form, last=True), x.transpose(order))
         np.testing.assert_array_equal(last, expected.transpose(order), err_msg=form.name)
-    names = Counter(form.name for form in found)
+    names = Counter(form.name for form in forms)
     assert max(names.values()) == 1
     return names
 
@@ -106,19 +106,19 @@ def test_every_form_of_the_layers_of_users_is_the_layer(layers, graphs, tmp_path
 def test_the_layers_of_users_have_their_forms_and_fit_a_device(layers) -> None:
     """A session holds its weights twice, and a run about four tensors of a side."""
     for dtype in ("float16", "float32"):
-        found = layers.users(dtype)
-        assert len(set(map(str, found))) == len(found) == 10
-        for layer, small in zip(found, layers.users(dtype, quick=True), strict=True):
+        users = layers.users(dtype)
+        assert len(set(map(str, users))) == len(users) == 10
+        for layer, small in zip(users, layers.users(dtype, quick=True), strict=True):
             names = {form.name for form in layers.forms(layer)}
             expected = USERS[str(small)]
-            assert expected - {"batch 8"} <= names  # the one of Mamba has one sample
+            assert expected - {"batch 8"} <= names  # the layer of Mamba has one sample
             for form in layers.forms(layer):
                 assert form.fold is None or form.fold.weight_growth() <= layer.bytes / (
                     np.prod(layer.weight_shape) * layer.itemsize
                 )
             assert 10 * layer.bytes < 141e9 / 4
             assert small.bytes < 30e6
-        istft = found[0]
+        istft = users[0]
         assert (istft.shapes[0], istft.weight_shape) == ((12, 2049, 340), (2049, 1, 4096))
         (form,) = (form for form in layers.forms(istft) if form.name == "sub-pixel")
         conv = istft.weight_shape[1], istft.weight_shape[0], istft.weight_shape[2]
@@ -153,14 +153,14 @@ FORMS = {
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_published_layers_are_those_of_their_sources(layers, published, dtype) -> None:
-    found = published.published(dtype)
+    entries = published.published(dtype)
     expected = {
         str(it): (it.shapes[0], it.weight_shape, it.shapes[1], *set(it.ends), it.stride, it.group)
-        for it in found
+        for it in entries
     }
     assert expected == PUBLISHED
-    assert {layer.dtype for layer in found} == {dtype}
-    assert {str(it): {form.name for form in layers.forms(it)} for it in found} == FORMS
+    assert {layer.dtype for layer in entries} == {dtype}
+    assert {str(it): {form.name for form in layers.forms(it)} for it in entries} == FORMS
     others = [*layers.users(dtype), *layers.paper(dtype, 512 << 20)]
     assert not set(PUBLISHED) & set(map(str, others))  # results are known by these names
     assert all(cell for entry in published.PUBLISHED for cell in entry.cells)
@@ -192,10 +192,10 @@ def test_multiply_adds_count_zeros_and_padding(layers) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_the_grid_holds_all_layers_at_one_size_with_every_factor(layers, dtype) -> None:
-    found = layers.paper(dtype, 512 << 20)
-    assert len(found) == len(set(map(str, found))) == 35
-    assert {layer.dtype for layer in found} == {dtype}
-    for layer in found:
+    grid = layers.paper(dtype, 512 << 20)
+    assert len(grid) == len(set(map(str, grid))) == 35
+    assert {layer.dtype for layer in grid} == {dtype}
+    for layer in grid:
         x, y = (np.prod(shape) * np.dtype(layer.dtype).itemsize for shape in layer.shapes)
         assert 0.6 < (x + y) / (512 << 20) < 1.6, layer
         names = {form.name for form in layers.forms(layer)}

@@ -57,8 +57,8 @@ def test_floors_are_those_of_a_sheet_of_paper(predict) -> None:
     }
     forms = {form.name: form for form in (predict.AS_IS, *predict.forms(layer))}
     for name, macs in per_position.items():
-        found = predict.floors(layer, forms[name], h200)
-        assert found == pytest.approx((moved, positions * macs / 494.5e12)), name
+        seconds = predict.floors(layer, forms[name], h200)
+        assert seconds == pytest.approx((moved, positions * macs / 494.5e12)), name
 
 
 @pytest.mark.parametrize("index", [0, 3, 13, 35, 37, 41, 42, 43, -10, -7, -4])

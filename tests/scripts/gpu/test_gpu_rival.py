@@ -31,9 +31,9 @@ class FakeTorch:
         self.formats: list[str] = []
         events = [("copy", 3.0), ("sm90_xmma_fprop", 50.0), ("cudaLaunchKernel", 0.0)]
         averages = [SimpleNamespace(key=key, device_time_total=t) for key, t in events]
-        found = contextlib.nullcontext(SimpleNamespace(key_averages=lambda: averages))
+        profile = contextlib.nullcontext(SimpleNamespace(key_averages=lambda: averages))
         kind = SimpleNamespace(CUDA="cuda")
-        self.profiler = SimpleNamespace(profile=lambda activities: found, ProfilerActivity=kind)
+        self.profiler = SimpleNamespace(profile=lambda activities: profile, ProfilerActivity=kind)
         self.lost = False
         self.calls: list[tuple[Any, ...]] = []
         functional = SimpleNamespace(conv2d=self.conv2d, conv_transpose2d=self.conv_transpose2d)

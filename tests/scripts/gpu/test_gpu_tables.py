@@ -25,9 +25,9 @@ def test_what_was_measured_before_the_run_was_cut_off_is_published(tmp_path: Pat
     form |= {"ratio": 3.9, "low": 3.5, "high": 4.1, "control": 0.01, "rounds": 6}
     row |= {"ratio": 1.3, "low": 1.2, "high": 1.4, "control": 0.01, "rounds": 5}
     wrong = layer | {"layout": "nchw", "form": "band 8", "wrong": 0.5}
-    left = {"part": "grid", "unmeasured": 7, "reason": "no time was left"}
+    rest = {"part": "grid", "unmeasured": 7, "reason": "no time was left"}
     fault = {"part": "torch", "reason": "a fault"}
-    lines = map(json.dumps, [run, copy, slow, fast, none, last, row, form, wrong, left, fault])
+    lines = map(json.dumps, [run, copy, slow, fast, none, last, row, form, wrong, rest, fault])
     (tmp_path / "results.jsonl").write_text("\n".join(lines) + '\n{"part": "gri')
     assert bench("--report", tmp_path).returncode == 0
     table = (tmp_path / "table.md").read_text()
@@ -86,9 +86,9 @@ def test_the_newest_row_of_a_subject_counts_and_what_a_part_said_last(scripts: P
     results = importlib.import_module("gpu.results")
     run = {"part": "run", "parts": ["grid", "torch"]}
     row = {"part": "grid", "layer": "a", "dtype": "float16", "layout": "nchw", "form": "none"}
-    left = {"part": "grid", "unmeasured": 3, "reason": "no time was left"}
+    rest = {"part": "grid", "unmeasured": 3, "reason": "no time was left"}
     fault = {"part": "torch", "reason": "a fault"}
-    first = [run, row | {"error": "x"}, left, fault, {"part": "end"}]
+    first = [run, row | {"error": "x"}, rest, fault, {"part": "end"}]
     again = [run | {"parts": ["grid"]}, row | {"us": 1.0}, row | {"us": 2.0, "form": "pad 8"}]
     assert results.latest([*first, *again]) == [row | {"us": 1.0}, fault, *again[::2]]
 
