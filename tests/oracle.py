@@ -1,4 +1,4 @@
-"""Conv and MatMul as loops over the output: look at what it reads, multiply, add.
+"""Conv and MatMul as loops over the output: find the operands, multiply, add.
 
 ConvTranspose is a loop over input positions: multiply, add to the window. It shares no code with
 the package. Integers are summed in int64, everything else in float64.
@@ -182,7 +182,7 @@ def matmul(a: npt.ArrayLike, b: npt.ArrayLike) -> Array:
 
 
 def _matrix(value: Array, batch: Sequence[int]) -> Array:
-    """The matrix of a batch; missing axes and those of extent 1 stand for any."""
+    """The matrix of a batch; missing axes and axes of extent 1 stand for any index."""
     used = batch[len(batch) - (value.ndim - 2) :]
     extents = value.shape[:-2]
     return value[tuple(i if extent > 1 else 0 for i, extent in zip(used, extents, strict=True))]

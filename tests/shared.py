@@ -62,7 +62,7 @@ def limit_processor() -> None:
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Fail where what is inside takes `CPU_SECONDS` of this process; Windows has no such timer."""
+    """Fail where the block takes `CPU_SECONDS` of this process; Windows has no such timer."""
     if not hasattr(signal, "setitimer"):
         yield
         return

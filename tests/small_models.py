@@ -1,4 +1,4 @@
-"""Small models: from ONNX text, of one Conv, and the folder of those of the repository."""
+"""Small models: from ONNX text, of one Conv, and the folder of models of the repository."""
 
 from __future__ import annotations
 

@@ -47,9 +47,9 @@ def in_one_group(weight: np.ndarray, group: int) -> np.ndarray:
 
 @settings(max_examples=5 * settings().max_examples)
 @given(regroupings(), st.integers(0, 2**32 - 1))
-def test_a_regrouped_conv_is_the_conv(found: Regrouping, seed: int) -> None:
+def test_a_regrouped_conv_is_the_conv(regrouping: Regrouping, seed: int) -> None:
     """The regrouped Conv is the original with a zero for each weight that is left out."""
-    before, after = found.original, found.result
+    before, after = regrouping.original, regrouping.result
     rng = np.random.default_rng(seed)
     x = rng.integers(-99, 100, (2, before.inputs, 5))
     w = rng.integers(1, 100, (before.outputs, before.inputs // before.group, 3))
@@ -60,19 +60,19 @@ def test_a_regrouped_conv_is_the_conv(found: Regrouping, seed: int) -> None:
         is_kept[g * out : (g + 1) * out, g * inner : (g + 1) * inner] = True
     is_kept = is_kept[: before.outputs, : before.inputs]
     dense = np.where(is_kept, in_one_group(w, before.group), 0)
-    assert found.leaves_out == (np.count_nonzero(dense) < w.size)
-    assert found.kept_share == np.count_nonzero(dense) / w.size
-    assert found.met_ratio == np.count_nonzero(is_kept) / w.size
-    assert found.growth == after.outputs * after.inputs // after.group * 3 / w.size
+    assert regrouping.leaves_out == (np.count_nonzero(dense) < w.size)
+    assert regrouping.kept_share == np.count_nonzero(dense) / w.size
+    assert regrouping.met_ratio == np.count_nonzero(is_kept) / w.size
+    assert regrouping.growth == after.outputs * after.inputs // after.group * 3 / w.size
     wider = np.pad(x, [(0, 0), (0, after.inputs - before.inputs), (0, 0)])
-    weight, bias = regroup_weight(w, found), regroup_bias(b, found)
+    weight, bias = regroup_weight(w, regrouping), regroup_bias(b, regrouping)
     result = conv(wider, weight, bias, pads=[1, 2], group=after.group)
     expected = conv(x, dense, b, pads=[1, 2])
     np.testing.assert_array_equal(result[:, : before.outputs], expected)
     assert not result[:, before.outputs :].any()  # channels of padding stay zero
-    assert found.channels(before.inputs, before.outputs) == (after.inputs, after.outputs)
-    assert found.shape(*w.shape[:2]) == weight.shape[:2]
-    fold = ConvFold(axes=(keep_axis(ConvAxis(length=5, kernel=3)),), regrouping=found)
+    assert regrouping.channels(before.inputs, before.outputs) == (after.inputs, after.outputs)
+    assert regrouping.shape(*w.shape[:2]) == weight.shape[:2]
+    fold = ConvFold(axes=(keep_axis(ConvAxis(length=5, kernel=3)),), regrouping=regrouping)
     zeros = weight.size - np.count_nonzero(weight)
     assert fold.structural_zeros() == pytest.approx(zeros / weight.size)
     assert fold.spread() == pytest.approx(np.count_nonzero(is_kept) / w.size)

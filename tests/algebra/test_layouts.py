@@ -82,11 +82,11 @@ ROWS = [
 def test_every_element_lies_where_its_digit_says(layout: RowLayout, shape: tuple[int, ...]) -> None:
     packed = layout.pack_array(np.arange(np.prod(shape)).reshape(shape))
     axes = 1 if layout.weight_on_left else layout.merged
-    kept, channels = shape[: -1 - axes], shape[layout.channel_axis]
+    batches, channels = shape[: -1 - axes], shape[layout.channel_axis]
     extents = shape[-1:] if layout.weight_on_left else shape[-1 - axes : -1]
     length, f = int(np.prod(extents)), layout.factor
     for index in np.ndindex(*shape):
-        leading, c = index[: len(kept)], index[layout.channel_axis]
+        leading, c = index[: len(batches)], index[layout.channel_axis]
         places = index[-1:] if layout.weight_on_left else index[-1 - axes : -1]
         m = int(np.ravel_multi_index(places, extents))
         if layout.weight_on_left:

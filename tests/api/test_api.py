@@ -1,4 +1,4 @@
-"""Each call takes a model in any form, gives it back in that form, and names what is wrong."""
+"""Each call takes a model in any form, returns it in that form, and names each mistake."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ CALLS_IN_STEPS = {
 @pytest.mark.parametrize("step", CALLS_IN_STEPS)
 def test_every_step_is_told(step: str, tmp_path: Path) -> None:
     texts: list[str] = []
-    CALLS_IN_STEPS[step](tmp_path / "out.onnx", lambda said: texts.append(said.text))
+    CALLS_IN_STEPS[step](tmp_path / "out.onnx", lambda item: texts.append(item.text))
     assert step in texts
 
 

@@ -94,8 +94,8 @@ def test_layers_in_branches_are_folded() -> None:
 
 def test_what_stays_keeps_its_analysis_and_shares_its_tensors() -> None:
     model = pitch_cnn()
-    kept = next(node for node in model.graph if node.op_type == "Relu")
-    kept.meta["seen"] = 7
+    relu = next(node for node in model.graph if node.op_type == "Relu")
+    relu.meta["seen"] = 7
     model.graph.inputs[0].meta["unit"] = "Hz"
     model.meta["from"] = "here"
     model.graph.initializers["spare"] = spare = ir.val(
@@ -104,7 +104,7 @@ def test_what_stays_keeps_its_analysis_and_shares_its_tensors() -> None:
     model.graph.outputs.append(spare)
     result = WidthFold(factor=2, nodes=("*head*",)).call(model).model
     again = {node.outputs[0].name: node for node in result.graph}
-    assert again[kept.outputs[0].name].meta == {"seen": 7}
+    assert again[relu.outputs[0].name].meta == {"seen": 7}
     assert result.graph.inputs[0].meta == {"unit": "Hz"}
     assert result.meta == {"from": "here"}
     assert result.graph.initializers["spare"].const_value is spare.const_value
@@ -154,8 +154,8 @@ def test_tensors_of_nodes_in_a_file(tmp_path: Path) -> None:
     onnx.save(proto, where, location="w", **saved)
     result = WidthFold(factor=2)(ir.load(where))
     assert result.modified
-    (kept,) = [node for node in result.model.graph if node.op_type == "Constant"]
-    assert kept.attributes["value"].as_tensor().numpy() == [2]
+    (constant,) = [node for node in result.model.graph if node.op_type == "Constant"]
+    assert constant.attributes["value"].as_tensor().numpy() == [2]
 
 
 def test_weights_in_files_of_two_folders(tmp_path: Path) -> None:

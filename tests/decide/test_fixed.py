@@ -39,9 +39,9 @@ def model(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("factor", [None, 8])
 def test_what_the_caller_chose_stays(layout: Layout, factor: int | None) -> None:
     for options in ({}, LAST):
-        asked = FoldOptions(factor=factor, layout=layout)
+        fold_options = FoldOptions(factor=factor, layout=layout)
         runtime_options = RuntimeOptions(provider=Provider.CUDA, provider_options=options)
-        assert decide_layout(asked, runtime_options).layout is layout
+        assert decide_layout(fold_options, runtime_options).layout is layout
 
 
 @pytest.mark.parametrize(("value", "layout"), [("1", "nhwc"), ("True", "nhwc"), ("0", "nchw")])
@@ -77,12 +77,12 @@ def test_zeros_of_padding_are_refused_where_an_inf_must_stay(tmp_path: Path) -> 
     plain = FoldOptions(factor=4, pad_channels=16)
     padded = optimize(path, tmp_path / "padded.onnx", plain, None).padding
     strict = replace(plain, nonfinite=NonFinite.REFUSE)
-    kept = optimize(path, tmp_path / "kept.onnx", strict, None).padding
+    unpadded = optimize(path, tmp_path / "kept.onnx", strict, None).padding
     assert padded is not None
     assert (padded.status, padded.reason) == ("padded", "")
-    assert kept is not None
-    assert (kept.status, kept.layers) == ("kept", [])
-    assert kept.reason == "zeros of the padding make NaN of an Inf (--nonfinite refuse)"
+    assert unpadded is not None
+    assert (unpadded.status, unpadded.layers) == ("kept", [])
+    assert unpadded.reason == "zeros of the padding make NaN of an Inf (--nonfinite refuse)"
 
 
 def test_a_model_that_contains_folds_reports_no_padding(tmp_path: Path) -> None:

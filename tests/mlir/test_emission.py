@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort  # noqa: TID251 - another implementation of what is compared
+import onnxruntime as ort  # noqa: TID251 - another implementation to compare with
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -67,7 +67,7 @@ def onnx_conv(
 
 
 def check(build: ModuleType, text: str, x: np.ndarray, expected: np.ndarray, **options: Any) -> str:
-    """Fold by 4 as the options say, compare both modules with what is wanted; return the fold."""
+    """Fold by 4 under the options, compare both modules with `expected`; return the fold."""
     groups = options.pop("groups", False)
     folded, (site,) = fold_module(text, FoldOptions(factor=4, **options), groups=groups)
     assert site.status == "folded", site.reason

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import numpy as np
 import onnx
-import onnxruntime as ort  # noqa: TID251 - another implementation of what is compared
+import onnxruntime as ort  # noqa: TID251 - another implementation to compare with
 import pytest
 from click.testing import CliRunner, Result
 

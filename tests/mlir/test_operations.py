@@ -17,7 +17,7 @@ CONV = "conv_2d_nchw_fchw"
 
 
 def refused(text: str, **options: object) -> tuple[str, str]:
-    """The code and reason of the one layer of a module, which stays as it is."""
+    """The code and reason of the only layer of a module, which stays as it is."""
     folded, (site,) = fold_module(text, FoldOptions(**{"factor": 4, **options}))
     assert site.status == "refused"
     assert f"linalg.{'matmul' if site.op == 'MatMul' else CONV}" in folded

@@ -56,10 +56,10 @@ def test_the_format_is_for_standard_output(
 
 
 def test_what_cannot_be_made_is_refused_before_the_work(tmp_path: Path) -> None:
-    known, unknown, junit = (tmp_path / name for name in ("a.json", "b.txt", "c.xml"))
+    accepted, unknown, junit = (tmp_path / name for name in ("a.json", "b.txt", "c.xml"))
     for paths, printed, kind, refusal in (
         ([unknown], None, VerifyReport, r"names no format .* \.json, \.xml, \.md, \.html"),
-        ([known, known], None, VerifyReport, "choose another name"),
+        ([accepted, accepted], None, VerifyReport, "choose another name"),
         ([junit], None, InspectReport, r"it offers \.json, \.md, \.html"),
         (
             [],
