@@ -178,7 +178,7 @@ def _take(stage: Stage, steps: Mapping[str, Callable[[Stage], None]], seen: Watc
 
     faults = 0
     for part, step in steps.items():
-        print(f"gpu_bench: {part}, {stage.left:.0f} s left", file=sys.stderr, flush=True)
+        print(f"gpu_bench: {part}, {stage.seconds_left:.0f} s left", file=sys.stderr, flush=True)
         try:
             step(stage)
         except WidthfoldError as error:

@@ -27,7 +27,7 @@ SESSIONS = 4
 
 @cache
 def installed() -> bool:
-    """Check whether OpenVINO can be compared with, and print a warning if not."""
+    """True if OpenVINO can be compared with; print a warning if not."""
     is_installed = find_spec("openvino") is not None
     if not is_installed:
         print("OpenVINO is NOT compared: pip install 'widthfold-onnx[bench]'", file=sys.stderr)

@@ -74,7 +74,7 @@ def ceilings(stage: Stage) -> None:
         ({"what": "launch"}, partial(_per_node, stage, "launch", 1)),
     ]
     for about, step in steps:
-        if stage.left > 0 and not stage.results.known("ceilings", **about):
+        if stage.seconds_left > 0 and not stage.results.row("ceilings", **about):
             with stage.guarded("ceilings", **about):
                 step()
 

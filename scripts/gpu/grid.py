@@ -48,12 +48,12 @@ def run_grid(stage: Stage, part: str, chosen: Sequence[Layer], rate: float | Non
     )
     judge = Judge(stage, chosen[0].dtype)
     for layer, last in groups:
-        if stage.left <= 0:
+        if stage.seconds_left <= 0:
             break
         if missing := _missing(stage, part, layer, last):
             with stage.guarded(part, **_about(layer, last, AS_IS)):
                 _group(stage, part, layer, last, missing, judge, rate)
-    if stage.left <= 0:
+    if stage.seconds_left <= 0:
         unmeasured = sum(len(_missing(stage, part, *group)) for group in groups)
         stage.results.add(part, unmeasured=unmeasured, reason="no time was left")
 
@@ -61,7 +61,7 @@ def run_grid(stage: Stage, part: str, chosen: Sequence[Layer], rate: float | Non
 def _missing(stage: Stage, part: str, layer: Layer, last: bool) -> list[Form]:
     """Return the forms, the layer as it is among them, that have no result; failed ones last."""
     every = (AS_IS, *forms(layer))
-    missing = [f for f in every if stage.results.known(part, **_about(layer, last, f)) is None]
+    missing = [f for f in every if stage.results.row(part, **_about(layer, last, f)) is None]
     failed = stage.results.has_failed
     return sorted(missing, key=lambda form: failed(part, **_about(layer, last, form)))
 
@@ -80,13 +80,13 @@ def _group(
     shape = layer.shapes[0]
     x = noise([shape[i] for i in to_last(len(shape) - 2)] if last else shape, layer.dtype)
     plain = model(layer, weight, AS_IS, last=last)
-    measured = stage.results.known(part, **_about(layer, last, AS_IS))
+    measured = stage.results.row(part, **_about(layer, last, AS_IS))
     base, feeds, options, fields = _best(stage, plain, x, last, measured)
     original, copy = base.on(feeds), stage.open(plain, options).on(feeds)
     if measured is None:
         measured = stage.results.add(part, **_about(layer, last, AS_IS), **fields)
     for form in missing:
-        if form == AS_IS or stage.left <= 0:
+        if form == AS_IS or stage.seconds_left <= 0:
             continue
         about = {**_about(layer, last, form), "macs": form.macs(layer)}
         if rate is not None and form.macs(layer) / rate > HOPELESS * measured["us"] * 1e-6:
@@ -147,7 +147,7 @@ def _about(layer: Layer, last: bool, form: Form) -> dict[str, Any]:
 
 
 class Judge:
-    """Compares two outputs on the device, since they are too large to fetch.
+    """A comparison of two outputs on the device, since they are too large to fetch.
 
     Args:
         stage: the provider.

@@ -22,7 +22,7 @@ SUBJECT = ("what", "model", "layer", "dtype", "layout", "form")
 
 
 class Results:
-    """Appends rows to a file, and returns the rows of earlier runs.
+    """A file that rows are appended to, and the rows of earlier runs.
 
     Args:
         folder: where the file lies; a last line that was cut off is removed.
@@ -31,7 +31,7 @@ class Results:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         rows = read(folder)
-        self._known = {_subject(row): row for row in rows if "error" not in row}
+        self._rows = {_subject(row): row for row in rows if "error" not in row}
         self._failed = {_subject(row) for row in rows if "error" in row}
         self._file = (folder / FILE).open("ab+", buffering=0)
         self._file.seek(0)
@@ -46,15 +46,15 @@ class Results:
         row = {"part": part, **fields}
         self._file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
         if "error" not in row:
-            self._known[_subject(row)] = row
+            self._rows[_subject(row)] = row
         return row
 
-    def known(self, part: str, **fields: Any) -> Row | None:
+    def row(self, part: str, **fields: Any) -> Row | None:
         """Return the result, also of an earlier run; None without one, or after an error."""
-        return self._known.get(_subject({"part": part, **fields}))
+        return self._rows.get(_subject({"part": part, **fields}))
 
     def has_failed(self, part: str, **fields: Any) -> bool:
-        """Check whether an earlier run found an error; what failed is best tried again last."""
+        """True if an earlier run found an error; failed measurements are best tried again last."""
         return _subject({"part": part, **fields}) in self._failed
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ def latest(rows: Sequence[Row]) -> list[Row]:
 
 
 def is_lone(row: Row) -> bool:
-    """Check whether a row is about its whole part, not about one measurement."""
+    """True if a row is about its whole part, not about one measurement."""
     return not row.keys() & set(SUBJECT)
 
 

@@ -47,10 +47,10 @@ def run_rival(stage: Stage, chosen: Sequence[Layer]) -> None:
         "torch", version=torch.__version__, device=device, cudnn=torch.backends.cudnn.version()
     )
     cases = [(layer, last) for layer in chosen for last in (False, True)]
-    todo = [case for case in cases if stage.results.known("torch", **_about(*case)) is None]
+    todo = [case for case in cases if stage.results.row("torch", **_about(*case)) is None]
     todo.sort(key=lambda case: stage.results.has_failed("torch", **_about(*case)))
     for done, (layer, last) in enumerate(todo):
-        if stage.left <= 0:
+        if stage.seconds_left <= 0:
             stage.results.add("torch", unmeasured=len(todo) - done, reason="no time was left")
             return
         about = _about(layer, last)

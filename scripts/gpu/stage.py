@@ -93,7 +93,7 @@ class Stage:
     ends: float
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds until this part must be over."""
         return self.ends - time.perf_counter()
 

@@ -28,7 +28,7 @@ def name() -> str:
 
 
 class Watch:
-    """Looks once a second, from the beginning of the block to its end.
+    """An observer that looks once a second, from the beginning of the block to its end.
 
     nvidia-smi writes into a pipe, which breaks when this process dies, however it does: then
     nvidia-smi ends as well. A pipe holds more than a thousand lines.

@@ -24,17 +24,17 @@ def run_models(stage: Stage, models: Sequence[Path]) -> None:
         (path, layout)
         for layout in layouts
         for path in models
-        if stage.results.known("models", model=path.stem, layout=layout) is None
+        if stage.results.row("models", model=path.stem, layout=layout) is None
     ]
     longest = 0.0
     for done, (path, layout) in enumerate(todo):
-        before = stage.left
+        before = stage.seconds_left
         if before <= longest:
             stage.results.add("models", unmeasured=len(todo) - done, reason="no time was left")
             return
         row = {"model": path.stem, "layout": layout}
         stage.results.add("models", **row, **_model(stage, path, nhwc=layout == "nhwc"))
-        longest = max(longest, before - stage.left)
+        longest = max(longest, before - stage.seconds_left)
 
 
 def _model(stage: Stage, path: Path, *, nhwc: bool) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def nets(scripts: Path) -> ModuleType:
     return importlib.import_module("architectures")
 
 
-def made(nets: ModuleType, name: str) -> onnx.ModelProto:
+def model_of(nets: ModuleType, name: str) -> onnx.ModelProto:
     return importlib.import_module("make_models").build(name, nets.NETS[name]())
 
 
@@ -70,7 +70,7 @@ def test_every_run_writes_the_same_bytes(scripts: Path, tmp_path: Path) -> None:
     [pytest.param(n, marks=pytest.mark.slow) if n in LARGE else n for n in NAMES],
 )
 def test_a_net_is_valid_and_runs_and_its_outputs_are_alive(nets: ModuleType, name: str) -> None:
-    model = made(nets, name)
+    model = model_of(nets, name)
     onnx.checker.check_model(model, full_check=True)
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     generator = np.random.default_rng(7)
@@ -88,7 +88,7 @@ def test_a_net_is_valid_and_runs_and_its_outputs_are_alive(nets: ModuleType, nam
 def test_it_has_as_many_parameters_as_its_paper_states(
     nets: ModuleType, name: str, least_rank: int, parameters: int
 ) -> None:
-    weights = [each.dims for each in made(nets, name).graph.initializer]
+    weights = [each.dims for each in model_of(nets, name).graph.initializer]
     assert sum(math.prod(dims) for dims in weights if len(dims) >= least_rank) == parameters
 
 

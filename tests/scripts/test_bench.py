@@ -240,7 +240,7 @@ def test_a_model_that_is_measured_again_replaces_its_row_alone(
 
 
 def test_published_layers_are_models_of_one_node(scripts: Path) -> None:
-    """With the extents and the weight of the layer that a GPU measures, in float32."""
+    """The models have the extents and the weight of the layer on the GPU, in float32."""
     published = importlib.import_module("nets.published_layers")
     build = importlib.import_module("make_models").build
     for entry in published.PUBLISHED:

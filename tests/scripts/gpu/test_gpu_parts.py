@@ -49,13 +49,13 @@ def test_no_model_is_begun_for_which_the_time_will_not_do(
     stage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wholes = importlib.import_module("gpu.wholes")
-    clock = SimpleNamespace(provider=Provider.CUDA, results=stage.results, left=100.0)
+    clock = SimpleNamespace(provider=Provider.CUDA, results=stage.results, seconds_left=100.0)
     stage.results.add("models", model="a", layout="nchw", folded=0)  # an earlier run's
     begun: list[tuple[str, bool]] = []
 
     def model(inner: Any, path: Path, *, nhwc: bool) -> dict[str, Any]:
         begun.append((path.stem, nhwc))
-        clock.left -= 35.0
+        clock.seconds_left -= 35.0
         return {}
 
     monkeypatch.setattr(wholes, "_model", model)
@@ -68,7 +68,7 @@ def test_no_model_is_begun_for_which_the_time_will_not_do(
 def test_whole_models_go_through_the_command_line(
     stage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both commands are called with what their reports are read for."""
+    """Both commands are called, and rows hold the figures of their reports."""
     wholes = importlib.import_module("gpu.wholes")
     search = {"layers": 3, "pending": 1}
     side = {"median_ms": 2.0}
@@ -97,7 +97,7 @@ def test_whole_models_go_through_the_command_line(
     for exchanged, commands in ((1, ["optimize", "verify"]), (0, ["optimize"])):
         calls.clear()
         counts |= {"folded": 0, "exchanged": exchanged}
-        stage.results.known = lambda *part, **fields: None
+        stage.results.row = lambda *part, **fields: None
         wholes.run_models(stage, [Path("m.onnx")])
         assert [call[0] for call in calls] == commands * 2
     counts["folded"] = 2

@@ -100,10 +100,10 @@ def test_a_line_that_was_cut_off_is_replaced(scripts: Path, tmp_path: Path) -> N
     lines = [json.dumps(row | {"us": 1.0}), json.dumps(failed), '{"part": "ceil']
     (tmp_path / "results.jsonl").write_text("\n".join(lines))
     results = module.Results(tmp_path)
-    assert results.known(**row) == row | {"us": 1.0}
-    assert results.known("ceilings", what="product", dtype="float16") is None
+    assert results.row(**row) == row | {"us": 1.0}
+    assert results.row("ceilings", what="product", dtype="float16") is None
     results.add("ceilings", what="cached", us=2.0)
-    assert results.known("ceilings", what="cached")
+    assert results.row("ceilings", what="cached")
     results.close()
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert lines == [row | {"us": 1.0}, failed, {"part": "ceilings", "what": "cached", "us": 2.0}]
