@@ -69,17 +69,21 @@ def test_a_convolution_returns_the_integers_of_the_oracle(name: str) -> None:
 
 
 @pytest.mark.parametrize("op", [INTEGER, LINEAR])
-@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("weight_on_left", [False, True])
 @pytest.mark.parametrize("zeros", [((), ()), ((), (5,)), ((), None)])
 def test_a_product_returns_the_integers_of_the_oracle(
-    op: str, left: bool, zeros: tuple[tuple[int, ...], tuple[int, ...] | None]
+    op: str, weight_on_left: bool, zeros: tuple[tuple[int, ...], tuple[int, ...] | None]
 ) -> None:
     if (op, zeros[1]) == (LINEAR, None):
         zeros = ((), ())  # all of its inputs are required
     shapes = (
-        {"shape": (16, 5), "weight": (3, 16)} if left else {"shape": (3, 16), "weight": (16, 5)}
+        {"shape": (16, 5), "weight": (3, 16)}
+        if weight_on_left
+        else {"shape": (3, 16), "weight": (16, 5)}
     )
-    case = QuantizedProduct(op=op, left=left, zeros=zeros, saturates=True, **shapes)
+    case = QuantizedProduct(
+        op=op, weight_on_left=weight_on_left, zeros=zeros, saturates=True, **shapes
+    )
     model = with_exact_products(case.model())
     for x, level in product(extremes(np.dtype(case.kind).type, shapes["shape"]), LEVELS):
         np.testing.assert_array_equal(run(model, x, level), case.expected(x))
@@ -104,7 +108,7 @@ ONES = np.ones((3, 16), np.float32)
 WEIGHT = np.random.default_rng(3).integers(90, 127, (16, 5)).astype(S8)
 LARGE = WEIGHT.sum(0, dtype=np.int64) * 255
 CONTRIBUTED = {
-    # Inputs, what is fed, and what is returned: everything but the data is 1 or 0.
+    # Names of inputs, the data, and a row of the output: everything but the data is 1 or 0.
     "QGemm": ("x one z w one wz none ys z", (ONES * 255).astype(U8), np.rint(LARGE / 4096)),
     "MatMulIntegerToFloat": ("x w one one z wz", (ONES * 255).astype(U8), LARGE),
     "DynamicQuantizeMatMul": ("x w one wz", ONES, LARGE / 255),
@@ -124,8 +128,8 @@ def test_an_operator_of_the_runtime_returns_the_integers_of_the_definition(
     own = {"domain": "com.microsoft"}
     nodes = []
     if behind:  # x times 1: onnx infers no types for operators of other domains
-        given, names[0] = ["x", "one", "z", "one", "z"], "same"
-        nodes.append(helper.make_node("QLinearLeakyRelu", given, ["same"], alpha=1.0, **own))
+        operands, names[0] = ["x", "one", "z", "one", "z"], "same"
+        nodes.append(helper.make_node("QLinearLeakyRelu", operands, ["same"], alpha=1.0, **own))
     nodes.append(helper.make_node(op, names, ["y"], **own))
     constants = {"w": WEIGHT, "wz": S8(0), "z": U8(0), "one": np.float32(1), "ys": np.float32(4096)}
     kind = helper.np_dtype_to_tensor_dtype(x.dtype)

@@ -24,7 +24,7 @@ class Operands:
         kind: of the weight: "plain", "vector" (it has no outputs) or "batched".
     """
 
-    left: bool
+    weight_on_left: bool
     kind: str
     outputs: int
     shape: list[int]
@@ -34,28 +34,28 @@ class Operands:
 @st.composite
 def operands(draw: st.DrawFn, factor: int) -> Operands:
     """A weight on either side, plain, a vector or batched; a factor divides the rows often."""
-    left = draw(st.booleans())
+    weight_on_left = draw(st.booleans())
     leading = draw(st.lists(EXTENT, max_size=2))
     length = draw(st.sampled_from([factor, 2 * factor, draw(st.integers(1, 12))]))
     channels, outputs = draw(EXTENT), draw(EXTENT)
     kind = draw(st.sampled_from(["plain", "plain", "vector", "batched"]))
-    weight = [outputs, channels] if left else [channels, outputs]
+    weight = [outputs, channels] if weight_on_left else [channels, outputs]
     if kind == "vector":
         weight = [channels]
     if kind == "batched":
         batches = [draw(st.sampled_from([1, extent])) for extent in leading]
         weight = [*([draw(EXTENT)] if draw(st.booleans()) else []), *batches, *weight]
-    shape = [*leading, channels, length] if left else [*leading, length, channels]
-    return Operands(left, kind, outputs, shape, weight)
+    shape = [*leading, channels, length] if weight_on_left else [*leading, length, channels]
+    return Operands(weight_on_left, kind, outputs, shape, weight)
 
 
 @dataclass(kw_only=True)
 class Product:
-    """x -> Identity -> MatMul or Gemm -> Identity -> y; `dims` are what the model says of x."""
+    """x -> Identity -> MatMul or Gemm -> Identity -> y; `dims` are the declared extents of x."""
 
     shape: Sequence[int]
     weight: Sequence[int]
-    left: bool = False
+    weight_on_left: bool = False
     addend: Sequence[int] | None = None
     dims: Sequence[int | str] | None = None
     attributes: dict[str, Any] = field(default_factory=dict)
@@ -72,19 +72,19 @@ class Product:
         rng = np.random.default_rng(self.seed)
         shapes = {"w": self.weight} | ({} if self.addend is None else {"c": self.addend})
         if self.scale is not None:
-            made = {name: rng.standard_normal(s) * self.scale for name, s in shapes.items()}
+            numbers = {name: rng.standard_normal(s) * self.scale for name, s in shapes.items()}
         else:
-            made = {name: rng.integers(1, 10, shape) for name, shape in shapes.items()}
-        return {name: np.asarray(array, self.dtype) for name, array in made.items()}
+            numbers = {name: rng.integers(1, 10, shape) for name, shape in shapes.items()}
+        return {name: np.asarray(array, self.dtype) for name, array in numbers.items()}
 
     @property
     def rank(self) -> int:
-        """Of the result."""
+        """Rank of the result."""
         return max(len(self.shape), len(self.weight)) - (len(self.weight) == 1)
 
     def model(self) -> onnx.ModelProto:
         arrays = self.arrays()
-        operands = ["w", "z"] if self.left else ["z", "w"]
+        operands = ["w", "z"] if self.weight_on_left else ["z", "w"]
         inputs = [*operands, *(["c"] if "c" in arrays else [])]
         nodes = [
             helper.make_node(self.first, ["x"], ["z"], "first"),
@@ -104,9 +104,9 @@ class Product:
         return helper.make_model(graph, opset_imports=[opset], ir_version=7)
 
     def expected(self, x: np.ndarray) -> np.ndarray:
-        """By the oracle."""
+        """Output by the oracle."""
         arrays = self.arrays()
-        pair = (arrays["w"], x) if self.left else (x, arrays["w"])
+        pair = (arrays["w"], x) if self.weight_on_left else (x, arrays["w"])
         if self.op == "MatMul":
             return matmul(*pair)
         settings = self.attributes

@@ -23,7 +23,7 @@ def record(model: onnx.ModelProto, options: FoldOptions) -> FoldRecord:
 CONV = conv_model([3, 2, 5, 13], (3, 2, 1, 3), pads=[0, 1, 0, 1])
 SAMPLES = conv_model([4, 2, 5, 13], (3, 2, 1, 3))
 RIGHT = Product(shape=[1, 12, 3], weight=[3, 5]).model()
-LEFT = QuantizedProduct(shape=[3, 8], weight=[5, 3], left=True).model()
+LEFT = QuantizedProduct(shape=[3, 8], weight=[5, 3], weight_on_left=True).model()
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,13 @@ REFUSALS: dict[str, tuple[Product, FoldOptions, str, str]] = {
         "rows: 33 rows are not a multiple of 8",
     ),
     "columns": (
-        Product(shape=[3, 33], weight=[5, 3], left=True),
+        Product(shape=[3, 33], weight=[5, 3], weight_on_left=True),
         FoldOptions(factor=8),
         "factor-does-not-divide",
         "columns: 33 columns are not a multiple of 8",
     ),
     "batches of the left do not merge": (
-        Product(shape=[8, 3, 6], weight=[5, 3], left=True),
+        Product(shape=[8, 3, 6], weight=[5, 3], weight_on_left=True),
         FoldOptions(factor=4, mix_samples=True),
         "factor-does-not-divide",
         "columns: 6 columns are not a multiple of 4",
@@ -86,7 +86,7 @@ REFUSALS: dict[str, tuple[Product, FoldOptions, str, str]] = {
             shape=[16, 3],
             dims=["n", 3],
             weight=[5, 3],
-            left=True,
+            weight_on_left=True,
             addend=[5, 1],
             attributes={"transB": 1},
         ),
@@ -238,8 +238,12 @@ def test_rank_that_only_the_assumed_shape_knows() -> None:
     ("shape", "options"),
     [
         ([8, 15], {"weight": [15, 2]}),  # rows
-        ([8, 15], {"weight": [2, 15], "left": True, "turned": True}),  # columns, by a Transpose
-        ([8, 15], {"weight": [2, 15], "left": True, "op": "Gemm", "attributes": {"transB": 1}}),
+        # columns, by a Transpose
+        ([8, 15], {"weight": [2, 15], "weight_on_left": True, "turned": True}),
+        (
+            [8, 15],
+            {"weight": [2, 15], "weight_on_left": True, "op": "Gemm", "attributes": {"transB": 1}},
+        ),
     ],
 )
 def test_rows_of_a_matrix_that_is_an_input_of_the_model_are_samples(shape, options) -> None:
@@ -270,7 +274,7 @@ def test_a_weight_that_is_listed_as_an_input_is_no_batch() -> None:
 
 
 def other_inputs(change: str) -> onnx.ModelProto:
-    """A Gemm of which another input than usual is computed."""
+    """A Gemm whose input `change` is computed as well; of "none" both operands are constant."""
     model = Product(op="Gemm", shape=[16, 3], weight=[3, 5], addend=[5], first="Neg").model()
     graph = model.graph
     if change != "none":

@@ -224,7 +224,7 @@ def test_what_acts_along_folded_axes_is_not(op: str, inputs: tuple, attributes: 
 def test_what_returns_no_element_is_not_carried(
     op: str, inputs: tuple, attributes: dict, extents: tuple[int, ...]
 ) -> None:
-    """A Reshape could not say its extents: 0 means that of the input there."""
+    """A Reshape could not say its extents: 0 means the extent of the input there."""
     g = builder()
     value = g.op(op, g.conv("x", 5, [1, 3]), *inputs, **attributes)
     result = folded(g.model([value]))
@@ -378,35 +378,39 @@ def test_a_split_along_a_folded_axis_is_not_carried() -> None:
 
 @pytest.mark.parametrize("height", [14, 9, 3])
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
-def test_a_resize_to_named_extents_is_told_those_of_the_packed_tensor(height: int, mode) -> None:
+def test_a_resize_to_named_extents_gets_extents_of_the_packed_tensor(height: int, mode) -> None:
     g = builder()
     extents = np.array([2, 5, height, 12])
     value = g.op("Resize", g.conv("x", 5, [1, 3]), "", "", extents, mode=mode)
     model = g.model([g.conv(value, 2, [3, 3])])
     result, _ = fold_model(model, FoldOptions(factor=4, axis=AxisName.WIDTH))
     (node,) = (n for n in result.graph.node if n.op_type == "Resize")
-    told = next(t for t in result.graph.initializer if t.name == node.input[3])
-    assert onnx.numpy_helper.to_array(told).tolist() == [2, 20, height, 3]
+    sizes = next(t for t in result.graph.initializer if t.name == node.input[3])
+    assert onnx.numpy_helper.to_array(sizes).tolist() == [2, 20, height, 3]
     if mode == "nearest":
         assert conversions(folded(model, count=2)) == 2
 
 
-@pytest.mark.parametrize("left", [True, False])
-def test_rows_of_a_product_are_split_where_tiles_stay_with_their_channel(left: bool) -> None:
+@pytest.mark.parametrize("weight_on_left", [True, False])
+def test_rows_of_a_product_are_split_where_tiles_stay_with_their_channel(
+    weight_on_left: bool,
+) -> None:
     """With the weight on the right the tiles of a channel lie apart: the Split stays logical."""
     rng = np.random.default_rng(7)
     shapes = {"w": (6, 3), "u": (2, 2), "v": (5, 4)}
-    if not left:
+    if not weight_on_left:
         shapes = {name: shape[::-1] for name, shape in shapes.items()}
     constants = {n: rng.integers(-2, 3, shape).astype(np.float32) for n, shape in shapes.items()}
     constants["s"] = np.array([2, 4])
 
     def product(weight: str, data: str, result: str) -> onnx.NodeProto:
-        return helper.make_node("MatMul", [weight, data] if left else [data, weight], [result])
+        return helper.make_node(
+            "MatMul", [weight, data] if weight_on_left else [data, weight], [result]
+        )
 
     nodes = [
         product("w", "x", "a"),
-        helper.make_node("Split", ["a", "s"], ["p", "q"], axis=0 if left else 1),
+        helper.make_node("Split", ["a", "s"], ["p", "q"], axis=0 if weight_on_left else 1),
         product("u", "p", "y"),
         product("v", "q", "z"),
     ]
@@ -414,12 +418,12 @@ def test_rows_of_a_product_are_split_where_tiles_stay_with_their_channel(left: b
     graph = helper.make_graph(
         nodes,
         "g",
-        [helper.make_tensor_value_info("x", kind, [3, 12] if left else [12, 3])],
+        [helper.make_tensor_value_info("x", kind, [3, 12] if weight_on_left else [12, 3])],
         [helper.make_tensor_value_info(name, kind, [None, None]) for name in "yz"],
         [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
     opset = helper.make_opsetid("", 17)
     model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
     result = folded(model, FoldOptions(factor=4, mix_samples=True), count=3)
-    assert (nodes[1] in list(result.graph.node)) != left
-    assert ops(result).count("Reshape") == (3 if left else 6)
+    assert (nodes[1] in list(result.graph.node)) != weight_on_left
+    assert ops(result).count("Reshape") == (3 if weight_on_left else 6)

@@ -28,12 +28,12 @@ EXTENT = st.integers(1, 4)
 
 
 def product_layer(
-    stored: np.ndarray, *, left: bool, turned: bool = False, filler: object = 0
+    stored: np.ndarray, *, weight_on_left: bool, turned: bool = False, filler: object = 0
 ) -> ProductLayer:
-    """A Gemm with a stored weight; what its fold does not need is left out."""
-    flag = ir.AttrInt64("transA" if left else "transB", int(turned))
+    """A Gemm with a stored weight; fields that its fold does not need are None."""
+    flag = ir.AttrInt64("transA" if weight_on_left else "transB", int(turned))
     node = ir.Node("", "Gemm", [], [flag])
-    operator = GEMM[left]
+    operator = GEMM[weight_on_left]
     canonical = operator.canonical_weight(stored, node)
     rest: Any = dict.fromkeys(field.name for field in fields(ProductLayer))
     return ProductLayer(
@@ -56,11 +56,11 @@ def integers(rng: np.random.Generator, *shape: int) -> np.ndarray:
 @st.composite
 def products(draw: st.DrawFn):
     """A MatMul with the weight on either side, plain, flat or batched, and a fold of it."""
-    factor, left = draw(st.integers(2, 5)), draw(st.booleans())
+    factor, weight_on_left = draw(st.integers(2, 5)), draw(st.booleans())
     kind = draw(st.sampled_from(["plain", "plain", "flat", "batched"]))
     leading = draw(st.lists(EXTENT, max_size=2))
     merged = 1
-    if not left and kind != "batched":
+    if not weight_on_left and kind != "batched":
         merged = draw(st.integers(1, len(leading) + 1))
     rest = draw(st.integers(1, 3))
     length = factor * rest
@@ -71,7 +71,7 @@ def products(draw: st.DrawFn):
         batches = [draw(st.sampled_from([1, extent])) for extent in leading]
         batches = [draw(EXTENT), *batches] if draw(st.booleans()) else batches
     return (
-        RowLayout(factor, left, merged),
+        RowLayout(factor, weight_on_left, merged),
         leading,
         length,
         draw(EXTENT),
@@ -95,7 +95,7 @@ def test_fold_matmul_unfold_is_the_matmul(case, seed: int) -> None:
     stored = w.ravel() if flat else w
     expected = matmul(stored, x) if layout.weight_on_left else matmul(x, stored)
 
-    layer = product_layer(stored, left=layout.weight_on_left)
+    layer = product_layer(stored, weight_on_left=layout.weight_on_left)
     fold = fold_of(layer, layout.factor)
     folded = folded_weight(layer, stored, fold)
     assert folded.shape == (*batches, *(n * layout.factor for n in w.shape[-2:]))
@@ -114,17 +114,17 @@ def test_fold_matmul_unfold_is_the_matmul(case, seed: int) -> None:
 
 @given(products(), st.integers(0, 1 << 32))
 def test_the_gaps_hold_what_stands_for_zero(case, seed: int) -> None:
-    """Less its zero points, which are those of its channels, a folded weight has gaps of 0."""
+    """A folded weight less the zero points of its channels has gaps of 0."""
     layout, _, _, channels, outputs, batches, _ = case
     rng = np.random.default_rng(seed)
     w = integers(
         rng, *batches, *((outputs, channels) if layout.weight_on_left else (channels, outputs))
     )
     zero = integers(rng, *batches, *((outputs, 1) if layout.weight_on_left else (1, outputs)))
-    layer = product_layer(w, left=layout.weight_on_left, filler=zero.reshape(-1, 1, 1))
+    layer = product_layer(w, weight_on_left=layout.weight_on_left, filler=zero.reshape(-1, 1, 1))
     fold = fold_of(layer, layout.factor)
     repeated = folded_vector(layer, zero, fold)
-    without = folded_weight(product_layer(w, left=layout.weight_on_left), w - zero, fold)
+    without = folded_weight(product_layer(w, weight_on_left=layout.weight_on_left), w - zero, fold)
     np.testing.assert_array_equal(folded_weight(layer, w, fold) - repeated, without)
 
 
@@ -161,27 +161,27 @@ ADDENDS = {
     st.tuples(EXTENT, EXTENT, EXTENT),
     st.integers(0, 1 << 32),
 )
-def test_gemm(kind, factor, left, trans_data, trans_weight, extents, seed) -> None:
+def test_gemm(kind, factor, weight_on_left, trans_data, trans_weight, extents, seed) -> None:
     """All transA, transB, C; the weight keeps its orientation, the data is turned if need be."""
     rest, channels, outputs = extents
     length = factor * rest
     rng = np.random.default_rng(seed)
-    layout = RowLayout(factor, left)
-    oriented = (channels, length) if left else (length, channels)
+    layout = RowLayout(factor, weight_on_left)
+    oriented = (channels, length) if weight_on_left else (length, channels)
     x = integers(rng, *oriented[:: -1 if trans_data else 1])
-    weight = (outputs, channels) if left else (channels, outputs)
+    weight = (outputs, channels) if weight_on_left else (channels, outputs)
     w = integers(rng, *weight[:: -1 if trans_weight else 1])
-    shape = (outputs, length) if left else (length, outputs)
+    shape = (outputs, length) if weight_on_left else (length, outputs)
     c = integers(rng, *ADDENDS[kind](*shape))
 
     def product(data, weights, addend, *, turned: bool) -> np.ndarray:
-        if left:
+        if weight_on_left:
             pair = {"a": weights, "b": data, "trans_a": trans_weight, "trans_b": turned}
         else:
             pair = {"a": data, "b": weights, "trans_a": turned, "trans_b": trans_weight}
         return gemm(c=addend, alpha=3, beta=5, **pair)
 
-    layer = product_layer(w, left=left, turned=trans_weight)
+    layer = product_layer(w, weight_on_left=weight_on_left, turned=trans_weight)
     fold = fold_of(layer, factor)
     packed = run(packing_moves(layout, oriented, data_transposed=trans_data), x)
     y = product(packed, folded_weight(layer, w, fold), folded_bias(layer, c, fold), turned=False)
@@ -190,28 +190,28 @@ def test_gemm(kind, factor, left, trans_data, trans_weight, extents, seed) -> No
 
 
 def test_it_is_the_conv_of_kernel_1() -> None:
-    """On the right its dense batch fold, on the left its blocked fold."""
+    """A weight on the right has the dense batch fold, a weight on the left the blocked fold."""
     weight = np.arange(1, 16).reshape(5, 3)
-    layer = product_layer(weight.T, left=False)
-    right = folded_weight(layer, weight.T, fold_of(layer, 4))
+    layer = product_layer(weight.T, weight_on_left=False)
+    right_weight = folded_weight(layer, weight.T, fold_of(layer, 4))
     dense = fold_weight(weight, ConvFold(axes=(), batch=4, dense=True))
-    np.testing.assert_array_equal(right, dense.T)
-    layer = product_layer(weight, left=True)
-    left = folded_weight(layer, weight, fold_of(layer, 4))
+    np.testing.assert_array_equal(right_weight, dense.T)
+    layer = product_layer(weight, weight_on_left=True)
+    left_weight = folded_weight(layer, weight, fold_of(layer, 4))
     axis = fold_axis(ConvAxis(length=8, kernel=1), 4, 4, blocked=True)
     blocked = fold_weight(weight[..., None], ConvFold(axes=(axis,)))
-    np.testing.assert_array_equal(left, blocked[..., 0])
+    np.testing.assert_array_equal(left_weight, blocked[..., 0])
 
 
-@pytest.mark.parametrize("left", [False, True])
-def test_numbers_are_copied_bit_for_bit(left: bool) -> None:
+@pytest.mark.parametrize("weight_on_left", [False, True])
+def test_numbers_are_copied_bit_for_bit(weight_on_left: bool) -> None:
     weight = np.array([[np.nan, -np.inf], [-0.0, 1e-45]], np.float32)
     weight.view(np.uint32)[0, 0] = 0x7FC12345
-    layer = product_layer(weight, left=left)
+    layer = product_layer(weight, weight_on_left=weight_on_left)
     folded = folded_weight(layer, weight, fold_of(layer, 3))
-    blocks = folded.reshape(2, 3, 2, 3) if left else folded.reshape(3, 2, 3, 2)
+    blocks = folded.reshape(2, 3, 2, 3) if weight_on_left else folded.reshape(3, 2, 3, 2)
     for f in range(3):
-        block = blocks[:, f, :, f] if left else blocks[f, :, f]
+        block = blocks[:, f, :, f] if weight_on_left else blocks[f, :, f]
         assert block.tobytes() == weight.tobytes()
 
 

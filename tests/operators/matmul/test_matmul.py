@@ -1,4 +1,4 @@
-"""Products of matrices through the whole rewrite: open extents, batches, what is refused."""
+"""Products of matrices through the whole rewrite: open extents, batches, refusals."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def proved(model: onnx.ModelProto, options: FoldOptions, folder: Path) -> str:
 
 OPEN_BATCHED = {
     "right": Product(shape=[7, 6, 3], weight=[7, 3, 5], dims=["n", 6, 3], scale=1.0),
-    "left": Product(shape=[7, 3, 6], weight=[7, 5, 3], left=True, dims=["n", 3, 6], scale=1.0),
+    "left": Product(
+        shape=[7, 3, 6], weight=[7, 5, 3], weight_on_left=True, dims=["n", 3, 6], scale=1.0
+    ),
     "more weights": Product(shape=[7, 6, 3], weight=[2, 7, 3, 5], dims=["n", 6, 3], scale=1.0),
     "more data": Product(shape=[2, 7, 6, 3], weight=[7, 3, 5], dims=["m", "n", 6, 3], scale=1.0),
 }
@@ -79,15 +81,19 @@ def test_an_open_batch_that_meets_one_of_the_weight(case: str, tmp_path: Path) -
             tensor.CopyFrom(numpy_helper.from_array(extents, tensor.name))
     out.write_bytes(pinned.SerializeToString())
     assert proof(onnx.load(source), pinned, {"x": product.shape}).verdict == "equal"
-    one = (*product.shape[:-3], 1, *product.shape[-2:])
-    found = verify(source, out, replace(prove, input_shapes={"x": one}))
-    assert found.verdict == "fail"
-    assert found.proof.verdict == "different"
+    batch_of_1 = (*product.shape[:-3], 1, *product.shape[-2:])
+    verification = verify(source, out, replace(prove, input_shapes={"x": batch_of_1}))
+    assert verification.verdict == "fail"
+    assert verification.proof.verdict == "different"
 
 
-@pytest.mark.parametrize("left", [False, True])
-def test_a_constant_that_is_weight_and_addend_is_proved_as_both(left: bool, tmp_path: Path) -> None:
-    product = Product(op="Gemm", shape=[12, 12], weight=[12, 12], left=left, scale=1.0)
+@pytest.mark.parametrize("weight_on_left", [False, True])
+def test_a_constant_that_is_weight_and_addend_is_proved_as_both(
+    weight_on_left: bool, tmp_path: Path
+) -> None:
+    product = Product(
+        op="Gemm", shape=[12, 12], weight=[12, 12], weight_on_left=weight_on_left, scale=1.0
+    )
     model = product.model()
     next(node for node in model.graph.node if node.name == "site").input.append("w")
     assert proved(model, FoldOptions(factor=4, mix_samples=True), tmp_path) == "equal"

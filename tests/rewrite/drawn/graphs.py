@@ -35,7 +35,7 @@ def of_convs(draw: st.DrawFn):
     g = Builder(shape, rng)
 
     def conv(value: str) -> str:
-        """With a Sign behind it, so that numbers do not grow without end."""
+        """Add a Conv with a Sign behind it, so that numbers do not grow without end."""
         group = one_of(*(n for n in (1, 2, 3) if g.channels[value] % n == 0))
         kernel = [one_of(1, 3, 3) for _ in range(rank)]
         return g.op("Sign", g.conv(value, group * one_of(1, 2, 3), kernel, group))
@@ -101,21 +101,21 @@ OF_PRODUCTS = [*["product"] * 3, *["constant"] * 2, "unary", "slope", "two", "al
 
 @dataclass
 class Computed(Linear):
-    """A graph that knows what its values are."""
+    """A graph with the numbers of its values."""
 
     values: dict[str, np.ndarray] = field(default_factory=dict)
 
-    def known(self, name: str, value: np.ndarray) -> str:
+    def keep(self, name: str, value: np.ndarray) -> str:
         self.values[name] = value
         return name
 
     def signed_product(self, value: str, out: int) -> str:
-        """With a Sign behind it, so that numbers do not grow without end."""
+        """Add a product with a Sign behind it, so that numbers do not grow without end."""
         name = self.product(value, out)
-        weight = self.constants[f"k{len(self.nodes) - 1}_{0 if self.left else 1}"]
-        pair = (weight, self.values[value]) if self.left else (self.values[value], weight)
-        self.known(name, matmul(*pair))
-        return self.known(self.op("Sign", name), np.sign(self.values[name]))
+        weight = self.constants[f"k{len(self.nodes) - 1}_{0 if self.weight_on_left else 1}"]
+        pair = (weight, self.values[value]) if self.weight_on_left else (self.values[value], weight)
+        self.keep(name, matmul(*pair))
+        return self.keep(self.op("Sign", name), np.sign(self.values[name]))
 
 
 @st.composite
@@ -129,15 +129,15 @@ def of_products(draw: st.DrawFn):
     factor = int(one_of(2, 3, 4))
     length = factor * int(rng.integers(1, 4)) if rng.random() < 0.8 else int(one_of(5, 7, 6))
     leading = [int(one_of(1, 2, 3, factor)) for _ in range(rng.integers(0, 3))]
-    left, count = bool(rng.random() < 0.3), int(one_of(1, 2, 3))
-    shape = [*leading, *((count, length) if left else (length, count))]
+    weight_on_left, count = bool(rng.random() < 0.3), int(one_of(1, 2, 3))
+    shape = [*leading, *((count, length) if weight_on_left else (length, count))]
     dims = [
         "n" if i == 0 and len(shape) > 2 and rng.random() < 0.4 else e for i, e in enumerate(shape)
     ]
-    g = Computed(shape, rng, left=left)
+    g = Computed(shape, rng, weight_on_left=weight_on_left)
     g.shape = dims
     x = rng.integers(-2, 3, shape).astype(np.float32)
-    pool = [g.known("x", x), ""]
+    pool = [g.keep("x", x), ""]
     pool[1] = g.signed_product("x", int(one_of(1, 2, 3)))
     for _ in range(rng.integers(2, 8)):
         value, kind = one_of(*pool[-2:]), one_of(*OF_PRODUCTS)
@@ -146,26 +146,26 @@ def of_products(draw: st.DrawFn):
             value = g.signed_product(value, int(one_of(1, 2, 3, 5)))
         elif kind == "unary":
             op = one_of(*UNARY)
-            value = g.known(g.op(op, value), UNARY[op](array))
+            value = g.keep(g.op(op, value), UNARY[op](array))
         elif kind == "constant":
             flat = [1] * int(rng.integers(0, len(shape) - 1))
             numbers = one_of(g.column(*flat, count), g.integers(*flat, 1), g.integers())
             op, turned = one_of(*BINARY), rng.random() < 0.3
             pair = (numbers, array) if turned else (array, numbers)
             names = (numbers, value) if turned else (value, numbers)
-            value = g.known(g.op(op, *names, channels=count), BINARY[op](*pair))
+            value = g.keep(g.op(op, *names, channels=count), BINARY[op](*pair))
         elif kind == "slope":
             slope = one_of(g.column(count), g.integers())
-            value = g.known(g.op("PRelu", value, slope), np.where(array < 0, slope * array, array))
+            value = g.keep(g.op("PRelu", value, slope), np.where(array < 0, slope * array, array))
         elif kind == "two":
             other = one_of(*(v for v in pool if g.channels[v] == count))
             op = one_of("Add", "Sub", "Max")
-            value = g.known(g.op(op, value, other), BINARY[op](array, g.values[other]))
+            value = g.keep(g.op(op, value, other), BINARY[op](array, g.values[other]))
         else:
             axis = int(rng.integers(-len(shape), 0))
             value = g.op("CumSum", value, np.array(axis))
-            g.known(value, np.cumsum(array, axis, dtype=np.float32))
-            value = g.known(g.op("Sign", value), np.sign(g.values[value]))
+            g.keep(value, np.cumsum(array, axis, dtype=np.float32))
+            value = g.keep(g.op("Sign", value), np.sign(g.values[value]))
         pool.append(value)
     outputs = [pool[-1], *(value for value in pool[1:-1] if rng.random() < 0.15)]
     options = FoldOptions(factor=factor, mix_samples=bool(rng.random() < 0.7), **ANY_GROWTH)

@@ -36,7 +36,7 @@ def drawn(
 
 
 def runs(model: onnx.ModelProto, x: np.ndarray, level: str) -> bool:
-    """Say whether the runtime runs the original.
+    """True if the runtime runs the original.
 
     It fuses scales per row of A, which no kernel takes, and scales per column of batched weights.
     """
@@ -60,7 +60,9 @@ def matmuls(draw: st.DrawFn):
         factor=factor, mix_samples=draw(st.booleans()), input_shapes=assumed, **ANY_GROWTH
     )
     opset = draw(st.sampled_from([7, 9, 13, 17, 21]))
-    product = Product(shape=it.shape, weight=it.weight, left=it.left, dims=dims, opset=opset)
+    product = Product(
+        shape=it.shape, weight=it.weight, weight_on_left=it.weight_on_left, dims=dims, opset=opset
+    )
     x = np.random.default_rng(draw(SEED)).integers(-9, 10, product.shape).astype(np.float32)
     return drawn(product, x, options)
 
@@ -68,10 +70,10 @@ def matmuls(draw: st.DrawFn):
 @st.composite
 def gemms(draw: st.DrawFn):
     """A Gemm: both transA and transB, alpha and beta, every way in which C broadcasts."""
-    left, factor = draw(st.booleans()), draw(st.integers(2, 6))
+    weight_on_left, factor = draw(st.booleans()), draw(st.integers(2, 6))
     length = factor * draw(st.integers(1, 3))
     channels, outputs = draw(EXTENT), draw(EXTENT)
-    m, n = (outputs, length) if left else (length, outputs)
+    m, n = (outputs, length) if weight_on_left else (length, outputs)
     turn = [draw(st.booleans()), draw(st.booleans())]
     operands = [[m, channels], [channels, n]]
     a, b = (shape[::-1] if flag else shape for shape, flag in zip(operands, turn, strict=True))
@@ -81,9 +83,9 @@ def gemms(draw: st.DrawFn):
         attributes |= {"alpha": 2.0, "beta": 3.0}
     product = Product(
         op="Gemm",
-        shape=b if left else a,
-        weight=a if left else b,
-        left=left,
+        shape=b if weight_on_left else a,
+        weight=a if weight_on_left else b,
+        weight_on_left=weight_on_left,
         addend=[1] if addend is None and draw(st.booleans()) else addend,
         attributes=attributes,
         opset=draw(st.sampled_from([11, 13, 17])),
@@ -102,7 +104,9 @@ def quantized_products(draw: st.DrawFn):
     it = draw(operands(factor))
     op = draw(st.sampled_from([INTEGER, LINEAR]))
     broadcast = st.sampled_from([(), (1,)])
-    per_channel = [] if it.left or it.kind != "plain" else [(it.outputs,), (1, it.outputs)]
+    per_channel = (
+        [] if it.weight_on_left or it.kind != "plain" else [(it.outputs,), (1, it.outputs)]
+    )
     of_b = draw(st.sampled_from([(), (1,), *per_channel]))
     optional = (None,) if op == INTEGER else ()
     types = draw(st.sampled_from(TYPES))
@@ -112,7 +116,7 @@ def quantized_products(draw: st.DrawFn):
         op=op,
         shape=it.shape,
         weight=it.weight,
-        left=it.left,
+        weight_on_left=it.weight_on_left,
         types=types,
         zeros=(draw(st.sampled_from([*optional, ()])), draw(st.sampled_from([*optional, of_b]))),
         scales=(draw(broadcast), of_b),
@@ -130,27 +134,27 @@ def quantized_products(draw: st.DrawFn):
 @st.composite
 def dequantized_products(draw: st.DrawFn):
     """Weights on either side, plain, turned, batched or a vector; scales per tensor or channel."""
-    factor, left = draw(st.integers(2, 5)), draw(st.booleans())
+    factor, weight_on_left = draw(st.integers(2, 5)), draw(st.booleans())
     gemm = draw(st.booleans())
     leading = [] if gemm else draw(st.lists(EXTENT, max_size=2))
     length = factor * draw(st.integers(1, 3))
     channels, outputs = draw(EXTENT), draw(EXTENT)
-    weight = [outputs, channels] if left else [channels, outputs]
+    weight = [outputs, channels] if weight_on_left else [channels, outputs]
     turned = gemm and draw(st.booleans())
     kind = "plain" if gemm else draw(st.sampled_from(["plain", "plain", "vector", "batched"]))
     weight = {"plain": weight[::-1] if turned else weight, "vector": [channels]}.get(
         kind, [*leading, *weight]
     )
-    output_axis = len(weight) - (2 if left != turned else 1)
+    output_axis = len(weight) - (2 if weight_on_left != turned else 1)
     axis = draw(st.sampled_from([None] if kind == "vector" else [None, output_axis]))
     added = None
-    if gemm and not left and draw(st.booleans()):
+    if gemm and not weight_on_left and draw(st.booleans()):
         added = [outputs]
     product = DequantizedProduct(
         op="Gemm" if gemm else "MatMul",
-        shape=[*leading, channels, length] if left else [*leading, length, channels],
+        shape=[*leading, channels, length] if weight_on_left else [*leading, length, channels],
         weight=weight,
-        left=left,
+        weight_on_left=weight_on_left,
         types=(draw(st.sampled_from(BYTES)), draw(st.sampled_from(BYTES))),
         axis=axis,
         turned=turned,

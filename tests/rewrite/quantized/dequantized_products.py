@@ -1,4 +1,4 @@
-"""Models of one MatMul or Gemm between dequantized operands, and what they return by the oracle."""
+"""Models of one MatMul or Gemm between dequantized operands, and their outputs by the oracle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DequantizedProduct:
     shape: Sequence[int]
     weight: Sequence[int]
     op: str = "MatMul"
-    left: bool = False
+    weight_on_left: bool = False
     types: tuple[str, str] = ("uint8", "int8")
     axis: int | None = None
     turned: bool = False
@@ -41,7 +41,7 @@ class DequantizedProduct:
         # The runtime makes signed data unsigned, and then signed weights saturate on some CPUs.
         bits = 8 if self.saturates or weight == "uint8" else 7
         vector = () if self.axis is None else (self.weight[self.axis],)
-        made = {
+        arrays = {
             "w": integers(rng, weight, self.weight, bits),
             "sx": powers(rng, (), 2**-4),
             "zx": integers(rng, data, ()),
@@ -49,18 +49,18 @@ class DequantizedProduct:
             "zw": integers(rng, weight, vector, bits),
         }
         if self.added is not None:
-            made["c"] = rng.integers(-9999, 9999, self.added, np.int32)
-            made["sc"] = made["sx"] * (made["sw"] if vector else made["sw"].reshape(()))
-            made["zc"] = np.zeros(made["sc"].shape, np.int32)
+            arrays["c"] = rng.integers(-9999, 9999, self.added, np.int32)
+            arrays["sc"] = arrays["sx"] * (arrays["sw"] if vector else arrays["sw"].reshape(()))
+            arrays["zc"] = np.zeros(arrays["sc"].shape, np.int32)
         if self.quantized:
-            made |= {"sy": powers(rng, (), 8), "zy": integers(rng, data, ())}
-        return made
+            arrays |= {"sy": powers(rng, (), 8), "zy": integers(rng, data, ())}
+        return arrays
 
     def model(self) -> onnx.ModelProto:
         arrays = self.arrays()
         node = helper.make_node
         axis = {} if self.axis is None else {"axis": self.axis}
-        inputs = ["v", "d"] if self.left else ["d", "v"]
+        inputs = ["v", "d"] if self.weight_on_left else ["d", "v"]
         last = "m" if self.quantized else "y"
         nodes = [
             node("QuantizeLinear", ["x", "sx", "zx"], ["q"]),
@@ -71,7 +71,7 @@ class DequantizedProduct:
             of_c = {} if self.axis is None else {"axis": 0}
             nodes.append(node("DequantizeLinear", ["c", "sc", "zc"], ["e"], **of_c))
             inputs.append("e")
-        turned = {"transA" if self.left else "transB": 1} if self.turned else {}
+        turned = {"transA" if self.weight_on_left else "transB": 1} if self.turned else {}
         nodes.append(node(self.op, inputs, [last], "site", **turned))
         if self.quantized:
             nodes.append(node("QuantizeLinear", ["m", "sy", "zy"], ["r"]))
@@ -91,23 +91,23 @@ class DequantizedProduct:
         return np.random.default_rng(seed).standard_normal(self.shape).astype(np.float32)
 
     def expected(self, x: np.ndarray) -> np.ndarray:
-        """By the oracle, in integers and float64; ties round to even."""
-        given = {name: array.astype(np.float64) for name, array in self.arrays().items()}
+        """Output by the oracle, in integers and float64; ties round to even."""
+        numbers = {name: array.astype(np.float64) for name, array in self.arrays().items()}
         kind = self.types[0]
         sized = [1] * len(self.weight)
         if self.axis is not None:
             sized[self.axis] = -1
         scale, zero = (
-            given[n].reshape(sized if self.axis is not None else ()) for n in ("sw", "zw")
+            numbers[n].reshape(sized if self.axis is not None else ()) for n in ("sw", "zw")
         )
-        data = (rounded(x / given["sx"], given["zx"], kind) - given["zx"]) * given["sx"]
-        weight = (given["w"] - zero) * scale
+        data = (rounded(x / numbers["sx"], numbers["zx"], kind) - numbers["zx"]) * numbers["sx"]
+        weight = (numbers["w"] - zero) * scale
         weight = weight.T if self.turned else weight
-        y = matmul(*((weight, data) if self.left else (data, weight)))
+        y = matmul(*((weight, data) if self.weight_on_left else (data, weight)))
         if self.added is not None:
-            y = y + given["c"] * given["sc"]
+            y = y + numbers["c"] * numbers["sc"]
         if self.quantized:
-            y = (rounded(y / given["sy"], given["zy"], kind) - given["zy"]) * given["sy"]
+            y = (rounded(y / numbers["sy"], numbers["zy"], kind) - numbers["zy"]) * numbers["sy"]
         return y.astype(np.float32)
 
 

@@ -1,4 +1,4 @@
-"""Models of one MatMulInteger or QLinearMatMul, and what they return by the loop oracle."""
+"""Models of one MatMulInteger or QLinearMatMul, and their outputs by the loop oracle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ORDER = {INTEGER: "a b za zb", LINEAR: "a sa za b sb zb sy zy"}
 
 @dataclass(kw_only=True)
 class QuantizedProduct:
-    """x -> MatMulInteger or QLinearMatMul -> y; `dims` are what the model says of x.
+    """x -> MatMulInteger or QLinearMatMul -> y; `dims` are the declared extents of x.
 
     Shapes of zero points and scales are given for A, B and the result; None leaves one out. Scales
     are powers of two, so that the oracle and any order of multiplications agree. What `saturates`
@@ -30,7 +30,7 @@ class QuantizedProduct:
     shape: Sequence[int]
     weight: Sequence[int]
     op: str = INTEGER
-    left: bool = False
+    weight_on_left: bool = False
     types: tuple[str, str] = ("uint8", "int8")
     zeros: tuple[Sequence[int] | None, Sequence[int] | None] = ((), ())
     scales: tuple[Sequence[int], Sequence[int]] = ((), ())
@@ -43,30 +43,34 @@ class QuantizedProduct:
     @property
     def of_data(self) -> str:
         """Name of the operand that is the data."""
-        return "b" if self.left else "a"
+        return "b" if self.weight_on_left else "a"
 
     @property
     def kind(self) -> str:
         """Element type of the data."""
-        return self.types[self.left]
+        return self.types[self.weight_on_left]
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The constants, by the names in `ORDER`."""
         rng = np.random.default_rng(self.seed)
         exact = self.types[0] == self.types[1]  # other kernels saturate on some CPUs
         drawn = functools.partial(integers, rng, bits=8 if exact or self.saturates else 7)
-        made = {"a" if self.left else "b": drawn(self.types[not self.left], self.weight)}
+        arrays = {
+            "a" if self.weight_on_left else "b": drawn(
+                self.types[not self.weight_on_left], self.weight
+            )
+        }
         for name, kind, shape in zip(("za", "zb"), self.types, self.zeros, strict=True):
             if shape is not None:
-                made[name] = (
+                arrays[name] = (
                     integers(rng, kind, shape) if name[1] == self.of_data else drawn(kind, shape)
                 )
         if self.op == LINEAR:
             for name, shape in zip(("sa", "sb"), self.scales, strict=True):
-                made[name] = powers(rng, shape, 1)
-            made["sy"] = powers(rng, self.result, 2048)
-            made["zy"] = integers(rng, self.types[0], self.result)
-        return made
+                arrays[name] = powers(rng, shape, 1)
+            arrays["sy"] = powers(rng, self.result, 2048)
+            arrays["zy"] = integers(rng, self.types[0], self.result)
+        return arrays
 
     def model(self) -> onnx.ModelProto:
         arrays = self.arrays()
@@ -92,15 +96,15 @@ class QuantizedProduct:
         return integers(np.random.default_rng(seed), self.kind, self.shape)
 
     def expected(self, x: np.ndarray) -> np.ndarray:
-        """By the oracle: sums of integers of 64 bits; ties round to even."""
-        given = self.arrays() | {self.of_data: x}
-        a = given["a"].astype(np.int64) - of_rows(given.get("za", np.int64(0)))
-        b = given["b"].astype(np.int64) - given.get("zb", np.int64(0))
+        """Output by the oracle: sums of integers of 64 bits; ties round to even."""
+        operands = self.arrays() | {self.of_data: x}
+        a = operands["a"].astype(np.int64) - of_rows(operands.get("za", np.int64(0)))
+        b = operands["b"].astype(np.int64) - operands.get("zb", np.int64(0))
         total = matmul(a, b)
         if self.op == INTEGER:
             return total.astype(np.int32)
-        rows = [of_rows(given[name]) for name in ("sa", "sy", "zy")]
-        scaled = np.round(total * (rows[0] * given["sb"] / rows[1])) + rows[2]
+        rows = [of_rows(operands[name]) for name in ("sa", "sy", "zy")]
+        scaled = np.round(total * (rows[0] * operands["sb"] / rows[1])) + rows[2]
         return np.clip(scaled, *limits(np.dtype(self.types[0]).type, 8)).astype(self.types[0])
 
 

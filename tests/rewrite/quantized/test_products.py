@@ -29,7 +29,7 @@ PER_ROW = {
 @pytest.mark.parametrize("case", PER_ROW)
 def test_rows_of_a(case: str) -> None:
     """The runtime knows no quantization per row; onnx's reference implementation does."""
-    product = QuantizedProduct(shape=[3, 12], weight=[5, 3], left=True, **PER_ROW[case])
+    product = QuantizedProduct(shape=[3, 12], weight=[5, 3], weight_on_left=True, **PER_ROW[case])
     x = product.data(1)
     folded, (site,) = fold_model(product.model(), FoldOptions(factor=4))
     assert site.status == "folded"
@@ -121,7 +121,7 @@ def with_constants(
 
 
 def wraps(inputs: list[np.ndarray], stored: np.ndarray) -> bool:
-    """Say whether a stored output of QLinearMatMul is no limit where the result is beyond one."""
+    """True if a stored output of QLinearMatMul is no limit where the result is beyond one."""
     a, scale_a, zero_a, b, scale_b, zero_b, scale, zero = (x.astype(np.float64) for x in inputs)
     exact = (a - zero_a) @ (b - zero_b) * (scale_a * scale_b / scale) + zero
     limits = np.iinfo(stored.dtype)
@@ -158,32 +158,35 @@ def test_backend_case_at_every_legal_factor(case, side: str) -> None:
 
 
 def computed(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """By the runtime, or where it has no kernel by onnx's reference implementation."""
+    """Output by the runtime, or by onnx's reference implementation where it has no kernel."""
     try:
         return run(model, feeds)
     except ort.capi.onnxruntime_pybind11_state.NotImplemented:
         return ReferenceEvaluator(model).run(None, feeds)
 
 
-@pytest.mark.parametrize("left", [False, True])
-def test_between_two_products_the_tensor_stays_folded(left: bool) -> None:
+@pytest.mark.parametrize("weight_on_left", [False, True])
+def test_between_two_products_the_tensor_stays_folded(weight_on_left: bool) -> None:
     """The second reads what the first returns: one fold before, one unfold behind."""
     first = QuantizedProduct(
-        shape=[3, 8] if left else [8, 3], weight=[5, 3] if left else [3, 5], op=LINEAR, left=left
+        shape=[3, 8] if weight_on_left else [8, 3],
+        weight=[5, 3] if weight_on_left else [3, 5],
+        op=LINEAR,
+        weight_on_left=weight_on_left,
     )
     second = QuantizedProduct(
-        shape=[5, 8] if left else [8, 5],
-        weight=[2, 5] if left else [5, 2],
+        shape=[5, 8] if weight_on_left else [8, 5],
+        weight=[2, 5] if weight_on_left else [5, 2],
         op=LINEAR,
-        left=left,
-        types=("uint8", "uint8") if left else ("uint8", "int8"),
+        weight_on_left=weight_on_left,
+        types=("uint8", "uint8") if weight_on_left else ("uint8", "int8"),
         seed=1,
     )
     first.types = second.types
     model = first.model()
     model.graph.node[0].output[0] = "between"
     added = onnx.compose.add_prefix(second.model(), "second/")
-    added.graph.node[0].input[3 if left else 0] = "between"
+    added.graph.node[0].input[3 if weight_on_left else 0] = "between"
     model.graph.node.extend(added.graph.node)
     model.graph.initializer.extend(added.graph.initializer)
     model.graph.output[0].name = added.graph.output[0].name

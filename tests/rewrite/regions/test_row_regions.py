@@ -1,4 +1,4 @@
-"""Between folded products of matrices nothing is converted that need not be."""
+"""Regions of folded products of matrices: no needless conversion lies between them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ BY_3 = FoldOptions(factor=3, mix_samples=True, max_flops_growth=1e9, max_bytes_g
 SHAPES = [(21, 5), (2, 21, 5), (7, 2, 3, 5), (21, 1)]
 
 
-def linear(*shape: int | str, left: bool = False) -> Linear:
-    return Linear(list(shape or (2, 21, 7)), np.random.default_rng(1), left=left)
+def linear(*shape: int | str, weight_on_left: bool = False) -> Linear:
+    return Linear(
+        list(shape or (2, 21, 7)), np.random.default_rng(1), weight_on_left=weight_on_left
+    )
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, ("n", 21, 5)])
@@ -34,7 +36,7 @@ def test_a_perceptron_is_folded_once(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("shape", [(5, 21), (2, 5, 21), (2, 3, 1, 21)])
 def test_with_the_weights_on_the_left_as_well(shape: tuple[int, ...]) -> None:
-    result = folded(perceptron(*shape, left=True), BY_3, 4)
+    result = folded(perceptron(*shape, weight_on_left=True), BY_3, 4)
     assert ops(result) == ["Reshape", *["MatMul", "Add", "Relu"] * 4, "Reshape", "Softmax"]
 
 
@@ -82,7 +84,7 @@ def test_a_constant_of_as_many_axes_as_are_merged(extents: tuple[int, ...]) -> N
 
 @pytest.mark.parametrize("extents", [(7, 1), (1, 7, 1), (1, 1), ()])
 def test_constants_are_repeated_on_the_left(extents: tuple[int, ...]) -> None:
-    g = linear(2, 7, 21, left=True)
+    g = linear(2, 7, 21, weight_on_left=True)
     value = g.op("Mul", g.product("x", 7), g.integers(*extents))
     result = folded(g.model([g.product(value, 2)]), BY_3, 2)
     assert ops(result) == ["Reshape", "MatMul", "Mul", "MatMul", "Reshape"]
@@ -142,7 +144,7 @@ def norm(g: Linear, value: str) -> str:
 
 @needs_exact_normalization
 def test_batch_normalization_is_carried_where_axis_1_is_the_channels() -> None:
-    for g in (linear(21, 5), linear(2, 5, 21, left=True)):
+    for g in (linear(21, 5), linear(2, 5, 21, weight_on_left=True)):
         result = folded(g.model([g.product(norm(g, g.product("x", 7)), 2)]), BY_3, 2)
         assert ops(result) == ["Reshape", "MatMul", "BatchNormalization", "MatMul", "Reshape"]
     g = linear(2, 21, 21)
@@ -208,7 +210,7 @@ def test_what_acts_along_batches_is_carried_unless_they_are_merged(
 
 
 def test_columns_are_joined_along_channels() -> None:
-    g = linear(2, 5, 21, left=True)
+    g = linear(2, 5, 21, weight_on_left=True)
     value = g.op("Concat", g.product("x", 7), g.product("x", 3), axis=1, channels=10)
     result = folded(g.model([g.product(value, 2)]), BY_3, 3)
     assert ops(result) == ["Reshape", "MatMul", "MatMul", "Concat", "MatMul", "Reshape"]
@@ -226,8 +228,8 @@ def test_a_bias_that_is_no_constant_meets_the_natural_tensor() -> None:
 
 def test_a_scale_that_may_overflow_in_the_weight_is_not_carried() -> None:
     """A runtime may multiply weight and scale beforehand."""
-    for left in (False, True):
-        g = linear(*((7, 21) if left else (21, 7)), left=left)
+    for weight_on_left in (False, True):
+        g = linear(*((7, 21) if weight_on_left else (21, 7)), weight_on_left=weight_on_left)
         value = g.op("Mul", g.product("x", 7), np.array(3e38, np.float32))
         result, _ = fold_model(g.model([value]), BY_3)
         assert ops(result) == ["Reshape", "MatMul", "Reshape", "Mul"]
@@ -259,7 +261,7 @@ def test_a_vector_ends_the_region() -> None:
 
 
 def test_a_conv_and_a_product_meet_in_the_natural_tensor() -> None:
-    g = linear(2, 5, 21, left=True)
+    g = linear(2, 5, 21, weight_on_left=True)
     g.channels["x"] = 5
     value = g.product(g.op("Relu", g.conv("x", 7, [3])), 2)
     result = folded(g.model([value]), FoldOptions(factor=3), 2)

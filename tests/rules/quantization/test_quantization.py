@@ -1,4 +1,4 @@
-"""Refusals of a quantized product, in words that say what is in the way."""
+"""Refusals of a quantized product, in words that name the obstacle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.results import SiteReport
 
 RIGHT: dict[str, Any] = {"shape": [8, 3], "weight": [3, 5]}
-LEFT: dict[str, Any] = {"shape": [3, 8], "weight": [5, 3], "left": True}
+LEFT: dict[str, Any] = {"shape": [3, 8], "weight": [5, 3], "weight_on_left": True}
 
 REFUSALS: dict[str, tuple[QuantizedProduct, str, str]] = {
     "zero point per row of the data": (
@@ -143,10 +143,14 @@ def test_sums_that_may_leave_32_bits() -> None:
     assert site.reason == "a sum may reach 2147515650, more than the 2147483647 that int32 holds"
 
 
-def large_dequantized(channels: int, added: int, *, left: bool) -> onnx.ModelProto:
+def large_dequantized(channels: int, added: int, *, weight_on_left: bool) -> onnx.ModelProto:
     """The same between dequantized operands, and C is added to the sum."""
-    shape, weight = ([channels, 8], [1, channels]) if left else ([8, channels], [channels, 1])
-    model = DequantizedProduct(shape=shape, weight=weight, op="Gemm", left=left, added=[1]).model()
+    shape, weight = (
+        ([channels, 8], [1, channels]) if weight_on_left else ([8, channels], [channels, 1])
+    )
+    model = DequantizedProduct(
+        shape=shape, weight=weight, op="Gemm", weight_on_left=weight_on_left, added=[1]
+    ).model()
     numbers = {"zx": 0, "w": 127, "zw": -128, "c": added}
     for tensor in model.graph.initializer:
         if tensor.name in numbers:
@@ -155,13 +159,14 @@ def large_dequantized(channels: int, added: int, *, left: bool) -> onnx.ModelPro
     return model
 
 
-@pytest.mark.parametrize("left", [False, True])
-def test_sums_of_dequantized_operands_that_may_leave_32_bits(left: bool) -> None:
+@pytest.mark.parametrize("weight_on_left", [False, True])
+def test_sums_of_dequantized_operands_that_may_leave_32_bits(weight_on_left: bool) -> None:
     """A runtime multiplies their integers."""
     limits = {"max_bytes_growth": 1e9, "max_channels": 1 << 20}
-    assert folded(large_dequantized(33025, 33022, left=left), **limits).status == "folded"
+    model = large_dequantized(33025, 33022, weight_on_left=weight_on_left)
+    assert folded(model, **limits).status == "folded"
     for channels, added in ((33025, 33023), (33025, -33023), (33026, 0)):
-        site = folded(large_dequantized(channels, added, left=left), **limits)
+        site = folded(large_dequantized(channels, added, weight_on_left=weight_on_left), **limits)
         assert site.code == "accumulator-overflow"
         assert site.reason == (
             f"a sum may reach {channels * 255**2 + abs(added)}, more than the 2147483647 that "

@@ -43,7 +43,7 @@ LAYERS = (
     conv([2, 4, 9], (4, 3, 5), strides=[3], group=2, op="ConvTranspose"),
     conv([1, 1, 4, 4, 8], (2, 1, 1, 1, 1)),
     Product(shape=[2, 3, 16, 3], weight=[3, 5]).model(),
-    Product(shape=[2, 3, 64], weight=[5, 3], left=True).model(),
+    Product(shape=[2, 3, 64], weight=[5, 3], weight_on_left=True).model(),
 )
 
 

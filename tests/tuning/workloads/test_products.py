@@ -1,4 +1,4 @@
-"""Layers of a product of matrices: cut out with what is fused behind, in every form, predicted."""
+"""Layers of a product of matrices: cut out with fused nodes, in every form, predicted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LAYERS = {
     "merged": Product(shape=[2, 3, 16, 3], weight=[3, 5]),
     "vector": Product(shape=[2, 32, 3], weight=[3]),
     "batched": Product(shape=[2, 32, 3], weight=[2, 3, 5]),
-    "columns": Product(shape=[2, 3, 64], weight=[5, 3], left=True),
+    "columns": Product(shape=[2, 3, 64], weight=[5, 3], weight_on_left=True),
     "gemm": Product(
         op="Gemm",
         shape=[64, 3],
@@ -93,7 +93,7 @@ def with_bias(name: str) -> onnx.ModelProto:
     """A bias and a Relu behind the product, and then what nothing fuses."""
     model = LAYERS[name].model()
     graph = model.graph
-    bias = np.arange(5, dtype=np.float32).reshape([5, 1] if LAYERS[name].left else [5])
+    bias = np.arange(5, dtype=np.float32).reshape([5, 1] if LAYERS[name].weight_on_left else [5])
     graph.initializer.append(numpy_helper.from_array(bias, "b"))
     del graph.node[2]
     graph.node.append(helper.make_node("Add", ["b", "m"], ["a"], "add"))

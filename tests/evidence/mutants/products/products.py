@@ -36,9 +36,12 @@ BASES: dict[str, tuple[Product, int]] = {
     "merged": (Product(shape=[2, 4, 6, 3], weight=[3, 5], dims=["n", 4, 6, 3], **Plain), 8),
     "batched": (Product(shape=[2, 6, 3], weight=[2, 3, 5], **Plain), 3),
     "vector": (Product(shape=[2, 15, 3], weight=[3], **Plain), 5),
-    "columns": (Product(shape=[3, 24], weight=[5, 3], left=True, **Plain), 4),
-    "square_columns": (Product(shape=[2, 3, 24], weight=[3, 3], left=True, **Plain), 4),
-    "batched_columns": (Product(shape=[2, 3, 6], weight=[2, 5, 3], left=True, **Plain), 3),
+    "columns": (Product(shape=[3, 24], weight=[5, 3], weight_on_left=True, **Plain), 4),
+    "square_columns": (Product(shape=[2, 3, 24], weight=[3, 3], weight_on_left=True, **Plain), 4),
+    "batched_columns": (
+        Product(shape=[2, 3, 6], weight=[2, 5, 3], weight_on_left=True, **Plain),
+        3,
+    ),
     "gemm": (
         Product(op="Gemm", shape=[24, 3], weight=[3, 5], addend=[5], attributes=Scaled, **Plain),
         4,
@@ -70,7 +73,7 @@ BASES: dict[str, tuple[Product, int]] = {
             op="Gemm",
             shape=[3, 20],
             weight=[5, 3],
-            left=True,
+            weight_on_left=True,
             addend=[5, 1],
             attributes=Scaled,
             **Plain,
@@ -82,14 +85,17 @@ BASES: dict[str, tuple[Product, int]] = {
             op="Gemm",
             shape=[20, 3],
             weight=[3, 3],
-            left=True,
+            weight_on_left=True,
             addend=[20],
             attributes={"transA": 1, "transB": 1, **Scaled},
             **Plain,
         ),
         4,
     ),
-    "double": (Product(shape=[3, 24], weight=[5, 3], left=True, dtype=np.float64, **Plain), 4),
+    "double": (
+        Product(shape=[3, 24], weight=[5, 3], weight_on_left=True, dtype=np.float64, **Plain),
+        4,
+    ),
     "half": (Product(shape=[24, 3], weight=[3, 5], dtype=np.float16, **Plain), 4),
 }
 
@@ -134,7 +140,7 @@ def kron_turned(array: Array) -> Array | None:
 
 
 def blocks_turned(array: Array) -> Array | None:
-    """The whole weight transposed; of a square one that is every block of it."""
+    """The whole weight transposed; every block of it, if it is square."""
     square = array.shape[-1] == array.shape[-2]
     return array.swapaxes(-1, -2) if square else None
 
@@ -244,7 +250,7 @@ def negated(folded: Folded) -> bool:
 
 
 def other_operator(folded: Folded) -> bool:
-    """A Gemm without what it adds and scales, or a MatMul that became a Gemm."""
+    """A Gemm without its addend and its factors, or a MatMul that became a Gemm."""
     turned = {"Gemm": "MatMul", "MatMul": "Gemm"}
     if folded.conv.op_type == "Gemm":
         del folded.conv.attribute[:]

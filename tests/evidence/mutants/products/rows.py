@@ -31,11 +31,11 @@ from widthfold_onnx.rules.row_fold import fold_of
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Base:
-    """Extents of x, and how it is folded; `dims` are what the model says of x."""
+    """Extents of x, and how it is folded; `dims` are the declared extents of x."""
 
     shape: tuple[int, ...]
     factor: int
-    left: bool = False
+    weight_on_left: bool = False
     dims: tuple[int | str, ...] | None = None
     width: int = 4
     dtype: type[np.floating] = np.float32
@@ -46,7 +46,7 @@ BASES = {
     "three": Base(shape=(15, 3), factor=3, width=3),
     "open_batch": Base(shape=(2, 15, 3), factor=5, dims=("n", 15, 3)),
     "merged": Base(shape=(2, 4, 6, 3), factor=8, dims=("n", 4, 6, 3)),
-    "columns": Base(shape=(2, 3, 24), factor=4, left=True),
+    "columns": Base(shape=(2, 3, 24), factor=4, weight_on_left=True),
     "one": Base(shape=(24, 1), factor=4, width=1),
     "double": Base(shape=(12, 3), factor=4, dtype=np.float64),
 }
@@ -57,15 +57,17 @@ def original(base: str) -> onnx.ModelProto:
     """z = Tanh x; r = Softplus(z W0 + b); p = PRelu(r W1); m = k - (p + r) * a; y = Asinh(m W2)."""
     it = BASES[base]
     rng = np.random.default_rng(3)
-    inputs, width = it.shape[-2 if it.left else -1], it.width
-    column = (1,) if it.left else ()
+    inputs, width = it.shape[-2 if it.weight_on_left else -1], it.width
+    column = (1,) if it.weight_on_left else ()
     shapes = {"w0": (inputs, width), "w1": (width, width), "w2": (width, 5)}
-    stored = {n: rng.standard_normal(s[:: -1 if it.left else 1]) for n, s in shapes.items()}
+    stored = {
+        n: rng.standard_normal(s[:: -1 if it.weight_on_left else 1]) for n, s in shapes.items()
+    }
     stored |= {n: rng.standard_normal((width, *column)) for n in ("b", "s", "k")}
     stored["a"] = np.array(rng.standard_normal())
 
     def product(data: str, weight: str, result: str) -> onnx.NodeProto:
-        operands = (weight, data) if it.left else (data, weight)
+        operands = (weight, data) if it.weight_on_left else (data, weight)
         return helper.make_node("MatMul", operands, [result], f"of_{weight}")
 
     nodes = [
@@ -144,7 +146,7 @@ def other_order(factor: int) -> Alter:
 
 
 def cut(factor: int) -> Alter:
-    """Of a part of the tiles; it still broadcasts where one number is left."""
+    """Keep the constants of one tile; they still broadcast where one number is left."""
     return lambda array: None if array.size % factor else array[: len(array) // factor]
 
 
@@ -280,8 +282,8 @@ def other_side(right: RowLayout) -> RowLayout:
 def in_layout(alter: Callable[[RowLayout], RowLayout]) -> Planted:
     """Data and result are packed otherwise than the weight is folded."""
 
-    def wrong(factor: int, left: bool, merged: int) -> RowLayout:
-        return alter(RowLayout(factor, left, merged))
+    def wrong(factor: int, weight_on_left: bool, merged: int) -> RowLayout:
+        return alter(RowLayout(factor, weight_on_left, merged))
 
     return code((row_fold, "RowLayout"), by=wrong)
 

@@ -15,7 +15,9 @@ from tests.rewrite.quantized.dequantized_products import DequantizedProduct
 
 BASES = {
     "matmul": DequantizedProduct(shape=[6, 3], weight=[3, 5], axis=1, quantized=False),
-    "columns": DequantizedProduct(shape=[3, 6], weight=[5, 3], left=True, types=("int8", "int8")),
+    "columns": DequantizedProduct(
+        shape=[3, 6], weight=[5, 3], weight_on_left=True, types=("int8", "int8")
+    ),
     "gemm": DequantizedProduct(
         shape=[6, 3], weight=[5, 3], op="Gemm", turned=True, axis=0, added=[5], quantized=False
     ),
@@ -73,7 +75,7 @@ def in_pair(which: int, index: int) -> Fault:
 
 
 def without_pair(model: onnx.ModelProto, arrays: Arrays) -> None:
-    """It computes the same."""
+    """Remove the pair; the graph computes the same."""
     first, second = pair(model)
     reader = next(n for n in model.graph.node if second.output[0] in n.input)
     reader.input[list(reader.input).index(second.output[0])] = first.input[0]

@@ -19,11 +19,13 @@ BASES = {
     "integer": QuantizedProduct(shape=[6, 3], weight=[3, 5], zeros=((), (5,))),
     "bare": QuantizedProduct(shape=[6, 3], weight=[3, 5], zeros=(None, None)),
     "batched": QuantizedProduct(shape=[2, 6, 3], weight=[2, 3, 5], zeros=((), (2, 1, 5))),
-    "columns": QuantizedProduct(shape=[3, 6], weight=[5, 3], left=True, types=("int8", "int8")),
+    "columns": QuantizedProduct(
+        shape=[3, 6], weight=[5, 3], weight_on_left=True, types=("int8", "int8")
+    ),
     "linear": QuantizedProduct(
         shape=[2, 6, 3], weight=[3, 5], op=LINEAR, zeros=((), (5,)), scales=((), (5,))
     ),
-    "linear columns": QuantizedProduct(shape=[3, 6], weight=[5, 3], left=True, op=LINEAR),
+    "linear columns": QuantizedProduct(shape=[3, 6], weight=[5, 3], weight_on_left=True, op=LINEAR),
 }
 
 
@@ -51,14 +53,14 @@ def changed(what: str, alter: Callable[[np.ndarray], np.ndarray]) -> Fault:
 
 
 def gaps(fill: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Fault:
-    """The gaps hold something else; `fill` gets what is there, and which are gaps."""
+    """The gaps hold something else; `fill` gets the weight, and a mask of its gaps."""
 
     def fault(model: onnx.ModelProto, arrays: Arrays) -> None:
         weight = arrays[slot(model, "weight")]
         rows, columns = (extent // FACTOR for extent in weight.shape[-2:])
-        left = site(model).input[0] == slot(model, "weight")
+        weight_on_left = site(model).input[0] == slot(model, "weight")
         flat = np.ones((rows, columns))
-        block = np.kron(flat, np.eye(FACTOR)) if left else np.kron(np.eye(FACTOR), flat)
+        block = np.kron(flat, np.eye(FACTOR)) if weight_on_left else np.kron(np.eye(FACTOR), flat)
         where = np.broadcast_to(block == 0, weight.shape)
         arrays[slot(model, "weight")] = fill(weight, where).astype(weight.dtype)
 
