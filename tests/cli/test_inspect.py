@@ -77,7 +77,7 @@ def test_every_site_with_its_figures(model: Path) -> None:
 
 
 def agreeing(path: Path, *options: object) -> list[dict]:
-    """The sites of a model, of which `optimize` takes what `inspect` lists and says the same."""
+    """Return the sites of a model, after `optimize` and `inspect` agreed on them."""
     run = widthfold("optimize", path, *options, "--format", "json")
     assert (run.code, run.err) == (0, "")
     sites = json.loads(run.out)["sites"]
@@ -93,11 +93,11 @@ def agreeing(path: Path, *options: object) -> list[dict]:
             assert (site["axis"], site["form"]) in forms
             assert survey["hint"] == ""
         else:
-            assert (site["code"], site["reason"]) == said(survey)
+            assert (site["code"], site["reason"]) == code_and_reason(survey)
     return surveyed["sites"]
 
 
-def said(survey: dict) -> tuple[str, str]:
+def code_and_reason(survey: dict) -> tuple[str, str]:
     """Code and reason of a site without folds, as `optimize` puts them."""
     whys = {axis: why.split(": ", 1) for axis, why in survey["refusals"].items()}
     reasons = [r if axis == "any axis" else f"{axis}: {r}" for axis, (_, r) in whys.items()]

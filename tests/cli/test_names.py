@@ -58,11 +58,11 @@ def test_every_name_that_is_made_is_one_on_windows(tmp_path: Path) -> None:
     )
     assert widthfold("optimize", tmp_path / "m.onnx", tmp_path / "o.onnx", "--factor", 2).code == 0
     with temporary(tmp_path / "t.onnx"):
-        made = [*names(tmp_path), *(t.name for t in tmp_path.iterdir())]
-    assert len([name for name in made if name.startswith("o.onnx.")]) == 2
-    assert any(name.startswith(".wf-") for name in made)
-    assert not set('<>:"/\\|?*').intersection("".join(made))
-    assert not [name for name in made if name.endswith((".", " "))]
+        file_names = [*names(tmp_path), *(t.name for t in tmp_path.iterdir())]
+    assert len([name for name in file_names if name.startswith("o.onnx.")]) == 2
+    assert any(name.startswith(".wf-") for name in file_names)
+    assert not set('<>:"/\\|?*').intersection("".join(file_names))
+    assert not [name for name in file_names if name.endswith((".", " "))]
 
 
 def run_precommit() -> None:
@@ -95,7 +95,7 @@ def test_a_command_to_be_copied_needs_no_quotes_that_a_shell_of_windows_lacks() 
 
 
 def test_a_command_to_be_copied_names_stored_inputs() -> None:
-    """Their sizes were those of the fold, and others may not run."""
+    """The model was folded at their sizes; at other sizes it may not run."""
     paths = (PureWindowsPath("in.onnx"), PureWindowsPath("out.onnx"))
     entries = {"session.disable_prepacking": "1"}
     command = _timing(*paths, FoldOptions(), VerifyOptions(session_options=entries))

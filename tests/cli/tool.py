@@ -54,7 +54,7 @@ class Run:
 
     @property
     def line(self) -> str:
-        """The one line on standard error."""
+        """The only line on standard error."""
         lines = self.err.splitlines()
         assert len(lines) == 1, self.err
         assert self.err.endswith("\n")

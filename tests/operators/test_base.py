@@ -42,7 +42,7 @@ class OfTwoOperands(Product):
 def test_a_description_that_does_not_hold_is_asked_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of a unary Einsum no input is read: there is no second one that could be the weight."""
+    """No input of a unary Einsum is read: it has no second input that could be the weight."""
     both = OfTwoOperands(), OfTwoOperands(inputs=Inputs(data=1, weight=0))
     monkeypatch.setattr(layer_reading, "OPERATORS", {EINSUM: both})
     document = Document(onnx.parser.parse_model(TEXT), None, [EINSUM])

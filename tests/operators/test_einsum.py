@@ -50,11 +50,11 @@ def only_layer(model: onnx.ModelProto, options: FoldOptions = ALL) -> Layer | Re
 def forms_of(model: onnx.ModelProto) -> dict[int, Form]:
     layer = only_layer(model)
     assert isinstance(layer, Layer)
-    found = {form.spec.factor: form for form in every_form(layer, ALL)}
-    for form in found.values():
+    forms = {form.spec.factor: form for form in every_form(layer, ALL)}
+    for form in forms.values():
         again = form_of(layer, form.spec, ALL)
         assert isinstance(again, Form)
-    return found
+    return forms
 
 
 MOVED, VIEW = ["Transpose", "MatMul", "Transpose"], ["Reshape", "MatMul", "Reshape"]
@@ -130,7 +130,7 @@ def test_no_rows_need_nothing_but_transposes(shape: tuple[int, ...]) -> None:
 
 
 def survives(model: onnx.ModelProto, shape: tuple[int, ...]) -> bool:
-    """Say whether a process of its own outlives a run of the model: no signal ends it."""
+    """True if a process of its own outlives a run of the model: no signal ends it."""
     program = f"""
 import sys, numpy, onnxruntime
 session = onnxruntime.InferenceSession(sys.stdin.buffer.read())
@@ -157,10 +157,10 @@ session.run(None, {{"x": numpy.zeros({shape}, numpy.float32)}})"""
 def test_another_einsum_is_refused_by_name(
     equation: str, data: str, weight: tuple[int, ...], why: str
 ) -> None:
-    found = only_layer(net(equation, data, weight))
-    assert isinstance(found, Refusal)
-    assert found.code == Code.NO_PRODUCT
-    assert found.reason.startswith(f"the Einsum is no product of matrices: {why}")
+    refusal = only_layer(net(equation, data, weight))
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == Code.NO_PRODUCT
+    assert refusal.reason.startswith(f"the Einsum is no product of matrices: {why}")
 
 
 def test_two_inputs_are_no_weight_and_unknown_labels_are_refused() -> None:
@@ -229,8 +229,8 @@ def test_the_proof_finds_faults() -> None:
     after = rewritten(before, ALL, lambda _: forms_of(before)[1])
     assert proof(before, after).verdict == "equal"
     for order in ([0, 2, 1, 3], [2, 1, 0, 3]):
-        kept = list(after.graph.node[0].attribute[0].ints)
-        if order != kept:
+        original = list(after.graph.node[0].attribute[0].ints)
+        if order != original:
             wrong = changed(after, "perm", order)
             assert proof(before, wrong).verdict == "different"
     off = onnx.ModelProto()

@@ -1,4 +1,4 @@
-"""The spread of Inf and NaN: the reported factor is that of the runtime."""
+"""The spread of Inf and NaN: the reported factor is what the runtime shows."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from tests.cli.tool import (
 )
 from tests.small_models import build, nothing_to_fold, save
 
-# ---------------------------------------------------------------- what it prints
+# ---------------------------------------------------------------- printed text
 
 
 def test_a_pipe_gets_plain_text_one_line_per_site(model: Path, out: Path) -> None:
@@ -122,7 +122,7 @@ def test_help_answers_without_the_heavy_libraries() -> None:
     assert b"130 interrupted" in done.stdout
 
 
-# ---------------------------------------------------------------- what it writes
+# ---------------------------------------------------------------- written files
 
 
 def test_the_input_stays_as_it_was_and_the_output_computes_the_same(model: Path, out: Path) -> None:

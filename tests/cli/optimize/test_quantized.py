@@ -1,4 +1,4 @@
-"""Quantized models end to end: those that ONNX Runtime's own quantizer makes, and a shared one."""
+"""Quantized models end to end: models of ONNX Runtime's own quantizer, and a shared model."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_conv_of_dequantized_data_and_a_weight_of_floats(factor: int, tmp_path
 def test_signed_bytes_are_folded_at_every_opset(
     is_open: bool, kind: type, opset: int, tmp_path: Path
 ) -> None:
-    """A Conv with a guard of its own, between others: their moves are those of integers."""
+    """A Conv with a guard of its own, between others: their moves act on integers."""
     model, out = tmp_path / "model.onnx", tmp_path / "out.onnx"
     onnx.save(joined(kind, opset, is_open=is_open), model)
     done = widthfold(

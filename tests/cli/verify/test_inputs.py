@@ -1,4 +1,4 @@
-"""Inputs, tolerances and usage of `verify`, and what it cannot verify."""
+"""Inputs, tolerances and usage of `verify`, and models that it cannot verify."""
 
 from __future__ import annotations
 

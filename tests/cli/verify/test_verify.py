@@ -16,7 +16,7 @@ from widthfold_onnx.evidence.parity.judgement import Findings, ModelParity
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.session import resolved
 
-# ---------------------------------------------------------------- what it says of good pairs
+# ---------------------------------------------------------------- output for good pairs
 
 
 def test_a_pipe_gets_plain_text(pair: tuple[Path, Path], tmp_path: Path) -> None:

@@ -30,5 +30,5 @@ def replacements(model: onnx.ModelProto) -> tuple[str, ...] | Refusal:
 
 @pytest.fixture(autouse=True)
 def keeping_inf(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rule is that of ONNX; where a runtime differs, tests of its bits are skipped."""
+    """Apply the rule as ONNX defines it; tests of bits are skipped on runtimes that differ."""
     monkeypatch.setattr(exchange, "prelu_keeps_inf", lambda: True)

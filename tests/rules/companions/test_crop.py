@@ -67,7 +67,7 @@ def result(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray | None:
 def assert_same(
     before: onnx.ModelProto, after: onnx.ModelProto, shapes: Sequence[tuple[int, ...]]
 ) -> int:
-    """Both return the same bits wherever the original runs; return at how many of the shapes."""
+    """Assert equal bits wherever the original runs; return at how many shapes it does."""
     count = 0
     for shape in shapes:
         x = numbers(shape)

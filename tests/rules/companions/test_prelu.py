@@ -82,7 +82,7 @@ def test_every_form_returns_the_same_bits(
 
 @needs_prelu
 def test_only_the_sign_of_zeros_at_the_end_differs_from_prelu() -> None:
-    """With a slope below 0; the runtime's Max returns another one of two zeros there."""
+    """The slope is below 0; the runtime's Max returns another one of two zeros there."""
     before = net("float[3,1] s = {-0.5, -1.0, 0.5}")
     after, (match,) = exchange_all(before, PRELU)
     assert match.replacements == MAX

@@ -58,7 +58,7 @@ def test_a_conv_computes_each_part_of_a_split(body: str, opset: int, level: str)
 
 
 def test_each_part_has_the_pad_before_the_conv() -> None:
-    """ONNX Runtime merges a Pad with the one Conv that reads it."""
+    """ONNX Runtime merges a Pad with a Conv that alone reads it."""
     body = "p = Pad (x, e)  c = Conv (p, w, b)  y, z = Split<axis=1> (c, n)"
     before = gated(body)
     ends = numpy_helper.from_array(np.array([0, 0, 2, 0, 0, 0]), "e")

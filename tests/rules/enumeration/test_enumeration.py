@@ -80,7 +80,7 @@ def test_an_axis_takes_the_whole_factor(
 
 
 def has_blocks(weight: np.ndarray, group: int, count: int) -> bool:
-    """Whether the dense weight is zero outside of `count` blocks on the diagonal."""
+    """True if the dense weight is zero outside of `count` blocks on the diagonal."""
     outputs, inputs = weight.shape[0], weight.shape[1] * group
     dense = np.zeros((outputs, inputs), bool)
     for out in range(outputs):

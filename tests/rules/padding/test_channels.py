@@ -20,7 +20,7 @@ from widthfold_onnx.rules.padding.channels import (
 )
 
 Channel = tuple[int, int]
-"""A segment that was made first, and the index of a channel in it."""
+"""The number of the segment in which a channel was made, and its index there."""
 
 
 @dataclass
@@ -29,14 +29,14 @@ class Channels:
 
     tensors: list[tuple[Segments, list[Channel]]] = field(default_factory=list)
     ties: DisjointSet = field(default_factory=DisjointSet)
-    made: int = 0
+    count: int = 0
 
-    def make(self, count: int) -> None:
-        channels = [(self.made, i) for i in range(count)]
+    def make(self, channel_count: int) -> None:
+        channels = [(self.count, i) for i in range(channel_count)]
         for channel in channels:
             self.ties.add(channel)
-        self.tensors.append(((Segment(count, {self.made: None}),), channels))
-        self.made += 1
+        self.tensors.append(((Segment(channel_count, {self.count: None}),), channels))
+        self.count += 1
 
     def join(self, numbers: Sequence[int]) -> None:
         parts = [self.tensors[number] for number in numbers]
@@ -97,7 +97,7 @@ def test_parts_and_merged_segments_keep_what_stops_them() -> None:
         (4, {"output": 1}),
     ]
     merge(channel_range((first,), 2, 6), (second,))
-    kept, tied = current_segments([first])
-    assert kept.stops == {"output": 1}
+    untied, tied = current_segments([first])
+    assert untied.stops == {"output": 1}
     assert (dict.fromkeys("ab"), {"output": 1, "body": 2}) == (tied.makers, tied.stops)
     assert current_segments([second]) == (tied,)

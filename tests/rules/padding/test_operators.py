@@ -595,8 +595,8 @@ def test_a_plan_that_does_not_fit_names_the_layer(other: str, why: str) -> None:
     with pytest.raises(CheckFailedError) as caught:
         applied(model, plan)
     assert why in str(caught.value)
-    left = FittedPlan.of(Model(model, None), plan).rewriting.carry_out()
-    assert [list(i.dims) for i in left.graph.initializer] == [[count, 3, 2, 1], [2, count, 1, 2]]
+    result = FittedPlan.of(Model(model, None), plan).rewriting.carry_out()
+    assert [list(i.dims) for i in result.graph.initializer] == [[count, 3, 2, 1], [2, count, 1, 2]]
 
 
 def test_channels_of_several_layers_are_padded_only_if_the_plan_names_all() -> None:

@@ -19,8 +19,8 @@ def test_strides_of_an_axis_of_any_extent_are_folded_along() -> None:
     assert (report.status, report.guard) == ("folded", "")
     odd = site(transposed_model([4, 3, 8, "w"], (3, 2, 2, 3), strides=[1, 2]), 4)
     assert odd.code == "unknown-extent"
-    stays = "along width, the extent is not known, and multiples of 1 are extended by 0 positions"
-    assert odd.reason.startswith(f"batch: {stays} and cut by 1; height: {stays}")
+    reason = "along width, the extent is not known, and multiples of 1 are extended by 0 positions"
+    assert odd.reason.startswith(f"batch: {reason} and cut by 1; height: {reason}")
 
 
 class TestChoice:

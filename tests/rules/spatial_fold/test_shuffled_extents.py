@@ -1,4 +1,4 @@
-"""A pixel shuffle takes any extent, and what is cut behind it is cut from the end."""
+"""A pixel shuffle takes any extent; surplus positions behind it are cut from the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from widthfold_onnx.rules.layers import Layer
 
 ASSUMED = FoldOptions(ragged=True, input_shapes={"x": (2, 3, 5, 7)})
 
-# Kernel and pads at stride 2; one output row is cut where 2 does not divide what they make.
+# Kernel and pads at stride 2; one output row is cut where 2 does not divide their number.
 EVEN, ODD = (4, [1, 1, 1, 1]), (3, [1, 1, 1, 1])
 
 

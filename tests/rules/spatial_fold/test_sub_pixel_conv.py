@@ -40,14 +40,14 @@ def sub_pixels(layer: Layer, options: FoldOptions = OPTIONS) -> list[Form]:
 
 def in_sub_pixels(model: onnx.ModelProto, options: FoldOptions) -> list[onnx.ModelProto]:
     """The model of one Conv in its smallest sub-pixel forms."""
-    found: list[Form] = []
+    forms: list[Form] = []
 
     def first(layer: Layer) -> Form:
-        found.extend(sub_pixels(layer, options))
-        return found[0]
+        forms.extend(sub_pixels(layer, options))
+        return forms[0]
 
     decisions_of(read(model, options), options, first)
-    return [rewritten(model, options, lambda layer, form=form: form) for form in found[:SMALLEST]]
+    return [rewritten(model, options, lambda layer, form=form: form) for form in forms[:SMALLEST]]
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_a_description_tells_the_tiles_of_both_sides(
 
     def first(layer: Layer) -> Form:
         forms = [form for form in every_form(layer, OPTIONS) if form.spec.axis == "width"]
-        found = [f for f in forms if (f.fold.axes[1].out_tile, f.fold.axes[1].in_tile) == tiles]
-        records.append(describe(layer, found[0]))
-        return found[0]
+        tiled = [f for f in forms if (f.fold.axes[1].out_tile, f.fold.axes[1].in_tile) == tiles]
+        records.append(describe(layer, tiled[0]))
+        return tiled[0]
 
     steps = 2 if tiles[0] == 1 else 1
     model = conv_model([1, 2, 1, 32], (3, 2, 1, 5), strides=[1, steps], pads=[0, 2, 0, 2])
@@ -244,7 +244,7 @@ def test_the_proof_misses_the_test_of_a_pixel_shuffle() -> None:
     ],
 )
 def test_what_is_carried_opens_with_the_conv_or_not_at_all(dims, assumed, kernel, others) -> None:
-    """One end that infers a size and one that states another gave a tensor of another shape."""
+    """One end inferred a size and the other end stated another: the tensor had another shape."""
     pad = kernel // 2
     model = conv_model(dims, (2, assumed[1], kernel, kernel), pads=[pad] * 4)
     model.graph.node[0].output[0] = "c"
