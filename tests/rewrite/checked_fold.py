@@ -34,7 +34,7 @@ class Drawn:
 
 
 def is_inferred(model: onnx.ModelProto) -> bool:
-    """Check whether onnx infers the shapes of a model.
+    """True if onnx infers the shapes of a model.
 
     onnx 1.23.2 loses the axes of a ConvTranspose whose output_shape is below the input's extents.
     """
@@ -46,9 +46,9 @@ def is_inferred(model: onnx.ModelProto) -> bool:
 
 
 def checked_fold(drawn: Drawn) -> tuple[onnx.ModelProto, list[SiteReport]]:
-    """Fold a model: it is legal, computes exactly what is expected, is proved, and stays as it is.
+    """Fold a model: the fold is legal, exact and proved, and a second fold changes nothing.
 
-    Where nothing is folded it is the model, byte for byte.
+    Where nothing is folded the result is the model, byte for byte.
     """
     model, options = drawn.model, drawn.options
     folded, sites = fold_model(model, options)

@@ -40,7 +40,7 @@ class Builder:
         return f"v{count}"
 
     def integers(self, *shape: int) -> np.ndarray:
-        """From -2 to 2, never all zero."""
+        """Integers from -2 to 2, never all zero."""
         return self.rng.integers(-2, 3, shape).astype(np.float32)
 
     def conv(self, value: str, out: int, kernel: list[int], group: int = 1, **attributes) -> str:

@@ -27,7 +27,7 @@ def proof(
     Args:
         old: the original.
         new: the rewritten model.
-        shapes: extents of inputs, where those that the original leaves open are not to vary.
+        shapes: extents of inputs, where the open extents of the original are not to vary.
         ran_at: extents at which the original runs, where not all do.
     """
     ran = {name: tuple(extents) for name, extents in (ran_at or {}).items()}
@@ -44,7 +44,7 @@ def assert_proved(
     shapes: Shapes | None = None,
     ran_at: Shapes | None = None,
 ) -> None:
-    """Both are the same function, and `count` nodes of the new one say how they are folded."""
+    """Assert that both are the same function, and `count` nodes of `new` record their folds."""
     size_proof = proof(old, new, shapes, ran_at)
     assert size_proof.verdict == "equal", size_proof
     folds = recorded_folds(Document(new, None, OPERATORS))

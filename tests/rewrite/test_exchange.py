@@ -63,8 +63,8 @@ def test_a_function_that_cannot_be_inlined_is_refused() -> None:
 def test_a_companion_is_asked_for_by_its_name() -> None:
     model = net("float[3,1] s = {0.5, 0.25, 0.75}")
     for name in ("prelu", Companion.PRELU):
-        found, _ = fold_model(model, FoldOptions(factor=8, companions=(name,)))
-        assert [node.op_type for node in found.graph.node] == list(MAX)
+        result, _ = fold_model(model, FoldOptions(factor=8, companions=(name,)))
+        assert [node.op_type for node in result.graph.node] == list(MAX)
     assert fold_model(model, FoldOptions(factor=8))[0] == model
     assert set(FoldOptions().active_companions) == set(COMPANIONS)
     assert FoldOptions(companions=("none",)).active_companions == ()

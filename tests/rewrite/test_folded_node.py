@@ -104,9 +104,9 @@ def test_a_computed_weight_is_folded_and_what_computed_it_goes(name: str, tmp_pa
 def test_a_computed_weight_of_several_sites_goes_once(
     chain: str, stored: bool, tmp_path: Path
 ) -> None:
-    made = chain if stored else chain.replace("v =", "u =") + "\n v = Reshape (u, s)"
+    maker = chain if stored else chain.replace("v =", "u =") + "\n v = Reshape (u, s)"
     text = f"""(float[2, 8, 3] x) => (float[2, 8, 3] y) {{
-      {made}
+      {maker}
       a = MatMul (x, v)
       y = MatMul (a, v)
     }}"""

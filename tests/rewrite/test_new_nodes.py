@@ -35,7 +35,7 @@ def series(linked: Document) -> Series:
 
 
 def result(linked: Document, new: Series) -> tuple[np.ndarray, list[str]]:
-    """What the nodes return in the place of the Neg, and their names."""
+    """Run the nodes in the place of the Neg; return their output and their names."""
     (node,) = linked.main
     take_over(node, new.nodes[-1])
     linked.replace(linked.main, {node: new.nodes}, {node.outputs[0]: new.value})
@@ -94,12 +94,12 @@ def test_results_of_taps_are_shifted_and_added(opset: int) -> None:
 def test_equal_constants_are_added_once_for_each_key() -> None:
     linked = document(13)
     constants = SharedConstants(linked)
-    one = np.ones(3, np.float32)
-    first = constants.add(one, "one", linked.main)
-    assert constants.add(one.copy(), "another", linked.main) is first
-    assert constants.add(one, "one", linked.main, sharing_key="elsewhere") is not first
-    assert constants.add(one.astype(np.int32), "one", linked.main) is not first
-    assert constants.add(one.reshape(3, 1), "one", linked.main) is not first
+    array = np.ones(3, np.float32)
+    first = constants.add(array, "one", linked.main)
+    assert constants.add(array.copy(), "another", linked.main) is first
+    assert constants.add(array, "one", linked.main, sharing_key="elsewhere") is not first
+    assert constants.add(array.astype(np.int32), "one", linked.main) is not first
+    assert constants.add(array.reshape(3, 1), "one", linked.main) is not first
     zero = constants.add(np.zeros(1, np.float32), "zero", linked.main)
     assert constants.add(-np.zeros(1, np.float32), "zero", linked.main) is not zero
 

@@ -315,9 +315,9 @@ def test_the_options_of_a_plan_are_those_of_the_fold() -> None:
         max_flops_growth=7.0,
         mix_samples=True,
     )
-    made = decide_fixed(Model(build(TWO), None), options).plan.options
-    assert (made.fixed_shapes, made.max_flops_growth, made.mix_samples) == (True, 7.0, True)
-    assert made.companions == ()
+    fold = decide_fixed(Model(build(TWO), None), options).plan.options
+    assert (fold.fixed_shapes, fold.max_flops_growth, fold.mix_samples) == (True, 7.0, True)
+    assert fold.companions == ()
 
 
 def test_a_plan_fixes_one_assignment_of_sizes() -> None:

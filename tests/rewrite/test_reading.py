@@ -22,7 +22,7 @@ from tests.rewrite.proved import assert_proved, proof
 from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.options import AxisName, FoldOptions
 
-# Nodes between "x" and "m" of rank 2, extents of x, those that are assumed, and others that the
+# Nodes between "x" and "m" of rank 2, extents of x, assumed extents, and other extents that the
 # factor divides as well.
 CASES = {
     "rows": ("s = MatMul(x, w35) m = Squeeze(s, zero)", [1, "n", 3], [1, 14, 3], [1, 22, 3]),

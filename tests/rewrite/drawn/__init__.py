@@ -1,1 +1,1 @@
-"""Random models of every kind of node, what they return, and how they are folded."""
+"""Random models of every kind of node, with their outputs and the options of their folds."""

@@ -1,7 +1,7 @@
-"""Guards behind a DequantizeLinear: none reads what would end ONNX Runtime while it loads.
+"""Guards behind a DequantizeLinear: none reads a value that would end ONNX Runtime while it loads.
 
-It moves a DequantizeLinear behind some operators, and dies where an If captures what they return
-(1.31.1, from the basic level on).
+ONNX Runtime moves a DequantizeLinear behind some operators, and dies where an If captures their
+outputs (1.31.1, from the basic level on).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def model(body: str, dims: str = "1, 2, H, 13", outputs: str = "y") -> onnx.Mode
 
 
 def same(first: onnx.ModelProto, other: onnx.ModelProto, shape: tuple[int, ...]) -> None:
-    """Both load at every level, and return the same."""
+    """Assert that both load at every level, and return the same."""
     x = np.random.default_rng(7).integers(-4, 5, shape).astype(np.float32)
     for level in LEVELS:
         for a, b in zip(

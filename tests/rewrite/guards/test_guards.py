@@ -1,4 +1,4 @@
-"""Guards around regions: what is tested together, where constants lie, what reports say."""
+"""Guards around regions: sizes that are tested together, places of constants, reports."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_region_of_extents_that_nobody_told_has_the_same_guard() -> None:
 
 
 def test_a_way_out_of_a_region_and_back_splits_it() -> None:
-    """The Softmax sees logical data, and what is made of it joins the packed tensors behind it."""
+    """The Softmax sees logical data, and its output joins the packed tensors behind it."""
     text = CHAIN.replace("e = Conv", "m = Softmax <axis = 3> (r)\n  e = Conv")
     model = parsed(text.replace("(r, v, b)", "(m, v, b)"), **WEIGHTS)
     fixed = parsed(text.replace("(r, v, b)", "(m, v, b)").replace("W]", "20]"), **WEIGHTS)

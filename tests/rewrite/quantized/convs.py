@@ -22,8 +22,8 @@ class Case:
     """One convolution; `op` is the operator, with "QDQ" before it between (de)quantizers.
 
     Attributes:
-        kinds: element types of data and weight; the output has that of the data.
-        per_channel: scales and zero points of the weight are those of its output channels.
+        kinds: element types of data and weight; the output has the type of the data.
+        per_channel: each output channel of the weight has a scale and a zero point of its own.
         pads: as the attributes resolve them.
         plain: a weight between dequantized data and bias is held in floats.
         behind: an operator between DequantizeLinear and convolution that changes no number.
@@ -63,7 +63,7 @@ class Case:
 
     @property
     def bits(self) -> int:
-        """Of weight and zero point: 7 where the kernel saturates on some CPUs."""
+        """Bits of weight and zero point: 7 where the kernel saturates on some CPUs."""
         # The runtime makes signed data unsigned where it is quantized and dequantized.
         unsigned = self.kinds[0] is np.uint8 or self.node != self.op
         exact = self.kinds[1] is np.uint8 if unsigned else self.kinds[1] is np.int8
@@ -76,7 +76,7 @@ class Case:
         rng = np.random.default_rng(self.seed)
         data, weight = self.kinds
         count = self.weight[self.out_axis]
-        found: dict[str, Array] = {
+        numbers: dict[str, Array] = {
             "xs": np.array(0.25, np.float32),
             "xz": whole(data, rng, ()),
             "w": whole(weight, rng, self.weight, self.bits),
@@ -87,8 +87,8 @@ class Case:
             "b": rng.integers(-9999, 9999, self.outputs).astype(np.int32),
         }
         if not self.per_channel:
-            found |= {"ws": found["ws"][0], "wz": found["wz"][0]}
-        return {name: np.asarray(array) for name, array in found.items()}
+            numbers |= {"ws": numbers["ws"][0], "wz": numbers["wz"][0]}
+        return {name: np.asarray(array) for name, array in numbers.items()}
 
     def model(self) -> onnx.ModelProto:
         numbers = self.constants()
@@ -144,7 +144,7 @@ class Case:
         return np.asarray(less * numbers["ws"].reshape(shape))
 
     def _moved(self, node: onnx.NodeProto) -> onnx.NodeProto:
-        """A node that reads what `behind` returns instead of what it reads."""
+        """The node with the output of `behind` in the place of its dequantized data."""
         assert self.behind is not None
         moved = onnx.NodeProto()
         moved.CopyFrom(node)

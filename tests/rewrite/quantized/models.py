@@ -83,7 +83,7 @@ def qdq_chain(
 def quantized_first(case: Case) -> onnx.ModelProto:
     """The model of a case with a QuantizeLinear in front, whose bytes a runtime may make unsigned.
 
-    It takes floats that are whole numbers of steps, so the integers are those of the case.
+    It takes floats that are whole numbers of steps, so the case reads its own integers.
     """
     model = case.model()
     maker = next(n for n in model.graph.node if n.output[0] == "xf")

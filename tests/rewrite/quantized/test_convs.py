@@ -1,4 +1,4 @@
-"""Quantized convolutions in models: what is emitted, and what the runtime makes of it."""
+"""Quantized convolutions in models: the new nodes, and the kernels that the runtime picks."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_dequantizer_that_stands_in_several_layouts_gives_its_name_to_one_node
     names = [node.name for node in folded.graph.node]
     assert len(set(names)) == len(names)
     outputs = {node.name: list(node.output) for node in folded.graph.node}
-    # The node that stays keeps its name; if none stays, the one on packed integers has it.
+    # The node that stays keeps its name; if none stays, the node on packed integers has it.
     assert (outputs["DequantizeLinear_1"] == ["xf"]) is read
 
 

@@ -113,7 +113,7 @@ def without_zero_point() -> onnx.ModelProto:
 
 
 def with_output_type() -> onnx.ModelProto:
-    """From opset 23 on a DequantizeLinear may say what it returns."""
+    """A DequantizeLinear that declares the type of its output, as it may from opset 23 on."""
     model = DequantizedProduct(**BASE, quantized=False, opset=23).model()
     kind = onnx.helper.make_attribute("output_dtype", onnx.TensorProto.FLOAT)
     model.graph.node[1].attribute.append(kind)

@@ -86,8 +86,8 @@ def test_behind_what_only_selects_elements_a_conv_is_one_of_integers(
     assert [makers[name] for name in conv.input[1:]] == ["DequantizeLinear"] * 2
     for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
         np.testing.assert_array_equal(run(folded, case.data(), level), case.expected(case.data()))
-    # The bytes of the pair behind the moves are those that the runtime can make unsigned. Of signed
-    # ones that no QuantizeLinear made the original has no such kernel.
+    # The runtime can make the bytes of the pair behind the moves unsigned. For signed bytes that no
+    # QuantizeLinear made, the original has no such kernel.
     assert optimized(folded, tmp_path).count("QLinearConv") == 1
 
 
@@ -181,7 +181,7 @@ def test_only_what_needs_a_guard_leaves_its_region(layout: Layout) -> None:
 def test_moves_behind_a_pool_between_folded_convs_end_with_its_pair(
     kind: type[np.integer], opset: int
 ) -> None:
-    """The pool runs on packed tensors, and a Concat reads what it returns unfolded."""
+    """The pool runs on packed tensors, and a Concat reads its output unfolded."""
     rng = np.random.default_rng(6)
     constants: dict[str, np.ndarray] = {"s": np.float32(0.125), "z": kind(6)}
     nodes = [

@@ -43,7 +43,7 @@ def folded(model: onnx.ModelProto, options: FoldOptions = WIDTH, count: int = 1)
 
 
 def conversions(model: onnx.ModelProto) -> int:
-    """How often a tensor is packed or unpacked: runs of moves."""
+    """Count how often a tensor is packed or unpacked: runs of moves."""
     kinds = [kind in MOVES for kind in ops(model)]
     return sum(here and not before for before, here in zip([False, *kinds], kinds, strict=False))
 

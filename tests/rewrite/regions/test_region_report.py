@@ -81,8 +81,8 @@ def test_layers_that_are_folded_otherwise_are_regions_of_their_own() -> None:
 
 def test_branches_that_meet_are_one_region() -> None:
     g = builder()
-    left, right = g.conv("x", 3, [3, 3]), g.conv("x", 3, [1, 3])
-    (region,) = regions(g.model([g.op("Relu", g.op("Add", left, right))]))
+    first, second = g.conv("x", 3, [3, 3]), g.conv("x", 3, [1, 3])
+    (region,) = regions(g.model([g.op("Relu", g.op("Add", first, second))]))
     assert region.folded == ["conv0", "conv1"]
     assert region.carried == ["Add add2", "Relu relu3"]
     assert stops(region) == [("relu3", "output")]

@@ -1,4 +1,4 @@
-"""Between folded Convs nothing is converted that need not be."""
+"""Regions of folded Convs: no needless conversion lies between them."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def test_a_concat_of_samples_folded_into_channels_is_not_carried() -> None:
 def test_a_value_that_is_read_both_ways_is_unfolded_once() -> None:
     g = builder()
     middle = g.op("Relu", g.conv("x", 3, [3, 3]))
-    left = g.op("Softmax", middle, axis=-1)
-    right = g.op("ReduceMax", middle, axes=[3], keepdims=1)
+    softmax = g.op("Softmax", middle, axis=-1)
+    largest = g.op("ReduceMax", middle, axes=[3], keepdims=1)
     last = g.conv(middle, 2, [1, 3])
-    result = folded(g.model([left, right, last]), count=2)
+    result = folded(g.model([softmax, largest, last]), count=2)
     assert conversions(result) == 3
 
 
@@ -158,7 +158,7 @@ def test_what_names_a_value_keeps_it() -> None:
 
 
 def test_regions_stay_in_their_graph() -> None:
-    """Each branch folds what it captures by itself."""
+    """Each branch folds captured tensors by itself."""
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]>
         main (float[2, 3, 7, 12] x) => (float[2, 3, 7, 12] y, float[2, 3, 7, 12] z) {

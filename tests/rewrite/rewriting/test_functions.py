@@ -229,8 +229,8 @@ def test_convolutions_inside_of_nested_branches_of_a_real_model(tmp_path: Path) 
         input_shapes={"input": (1, 576), "state": (2, 1, 128)},
         skip=("If_0_else_branch*",),
     )
-    given = DeliveryOptions(inputs=(str(tmp_path / "feeds.npz"),))
-    report = optimize(source, tmp_path / "out.onnx", options, given)
+    verify_options = DeliveryOptions(inputs=(str(tmp_path / "feeds.npz"),))
+    report = optimize(source, tmp_path / "out.onnx", options, verify_options)
     assert report.verification is not None
     assert report.verification.verdict == "pass"
     assert report.verification.proof.verdict == "equal"

@@ -1,4 +1,4 @@
-"""Random models through the whole rewrite: what is folded computes the same, bit for bit."""
+"""Random models through the whole rewrite: a folded model computes the same, bit for bit."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_graphs_of_convs(drawn: Drawn, reference: bool) -> None:
     assert folded_ops(folded).count("Conv") == ops(drawn.model).count("Conv")
     if reference:
         result = ReferenceEvaluator(folded).run(None, {"x": drawn.x})
-        for actual, wanted in zip(result, drawn.expected(), strict=True):
-            np.testing.assert_array_equal(actual, wanted)
+        for actual, expected in zip(result, drawn.expected(), strict=True):
+            np.testing.assert_array_equal(actual, expected)
 
 
 @given(of_products())
