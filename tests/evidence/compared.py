@@ -20,7 +20,7 @@ SCALED = LINE + " <float w = {%s}> { y = Mul(x, w) }"
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a test looks at: the parity of two models, and where they ran."""
+    """The parity of two models, and where they ran."""
 
     parity: ModelParity
     provider: Provider

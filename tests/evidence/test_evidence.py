@@ -1,4 +1,4 @@
-"""What the child process is asked, and what is said of it where it gives no answer."""
+"""Options of the child process, and the report where it gives no answer."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def test_the_gain_is_judged_beside_the_baseline_alone(
     model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The child knows of no baseline: it would ask that gain of the speed-up itself."""
-    asked: list[float | None] = []
+    thresholds: list[float | None] = []
 
     def child(*arguments: object, on_message: object) -> VerifyReport:
         (options,) = [item for item in arguments if isinstance(item, VerifyOptions)]
-        asked.append(options.fail_under)
+        thresholds.append(options.fail_under)
         return passing()
 
     monkeypatch.setattr(evidence, "isolated", child)
@@ -38,7 +38,7 @@ def test_the_gain_is_judged_beside_the_baseline_alone(
     saved.write_bytes(encode(passing()))
     options = VerifyOptions(baseline=saved, fail_under=0.5)
     report = verify_files(model, model.path, options, silent)
-    assert asked == [None]
+    assert thresholds == [None]
     assert (report.timing.fail_under, report.timing.baseline.report) == (0.5, "saved.json")
 
 

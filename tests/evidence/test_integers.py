@@ -121,7 +121,7 @@ KINDS = {
 def test_no_sum_of_products_reaches_what_the_type_cannot_hold(
     name: str, channels: int, taps: int, seed: int
 ) -> None:
-    """Oracle: Python's integers on the worst sum, that of all magnitudes."""
+    """Oracle: Python's integers on the worst sum, the sum of all magnitudes."""
     rng, kind = np.random.default_rng(seed), np.dtype(KINDS[name])
     terms = channels * taps
     weight = integers._drawn(rng, (terms,), kind, np.ones(terms), terms)
@@ -165,5 +165,5 @@ def largest_sum(op: str, shapes: list[tuple[int, ...]]) -> int:
     ],
 )
 def test_the_terms_of_a_result_are_bounded(op: str, shapes: list[tuple[int, ...]]) -> None:
-    counted = largest_sum(op, shapes)
-    assert counted <= TERMS[op](shapes) <= math.prod(shapes[1])
+    largest = largest_sum(op, shapes)
+    assert largest <= TERMS[op](shapes) <= math.prod(shapes[1])

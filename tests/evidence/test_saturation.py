@@ -46,8 +46,8 @@ def chosen(
         return [WORSE if i in bad else "" for i in range(len(folds))]
 
     monkeypatch.setattr(saturation, "isolated", judged)
-    options, left = usable_forms(loaded(model or alternating([1, 2, 3, 4]), folder), ANY, VALUES)
-    assert not left
+    options, skipped = usable_forms(loaded(model or alternating([1, 2, 3, 4]), folder), ANY, VALUES)
+    assert not skipped
     return options
 
 

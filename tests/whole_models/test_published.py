@@ -1,4 +1,4 @@
-"""Models that are published: right folds of them pass, and say what was tried."""
+"""Layers like in published models: their right folds pass."""
 
 from __future__ import annotations
 

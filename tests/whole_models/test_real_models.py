@@ -77,7 +77,7 @@ def feeds_of(model: Path, seed: int) -> dict[str, npt.NDArray]:
     rng = np.random.default_rng(seed)
     feeds = {}
     for name, (dtype, shape) in listed.items():
-        if name == "sr":  # a sampling rate, of which silero knows two
+        if name == "sr":  # a sampling rate; silero knows two of them
             feeds[name] = np.array(16000, dtype)
         else:
             feeds[name] = rng.standard_normal(shape).astype(dtype)

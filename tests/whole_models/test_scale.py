@@ -29,9 +29,9 @@ def peak_of(folder: Path, *args: object) -> float:
 
 
 def chain(nodes: int, every: int) -> onnx.ModelProto:
-    """A chain of `nodes`, of which each `every`-th is a Conv; 0 means none."""
+    """A chain of `nodes` nodes; each `every`-th is a Conv, and none if `every` is 0."""
     rng = np.random.default_rng(0)
-    made, weights, current = [], [], "x"
+    protos, weights, current = [], [], "x"
     for i in range(nodes):
         if every and i % every == 0:
             weight = rng.standard_normal((4, 4, 3, 3)).astype(np.float32)
@@ -40,13 +40,13 @@ def chain(nodes: int, every: int) -> onnx.ModelProto:
         else:
             node = helper.make_node("Relu", [current], [f"v{i}"])
         node.name = f"node{i}"
-        made.append(node)
+        protos.append(node)
         current = f"v{i}"
     ports = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4, 16, 16])
         for name in ("x", current)
     ]
-    graph = helper.make_graph(made, "g", ports[:1], ports[1:], weights)
+    graph = helper.make_graph(protos, "g", ports[:1], ports[1:], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
@@ -62,12 +62,12 @@ def test_fifty_thousand_nodes(tmp_path, every):
 
 
 def test_shapes_are_inferred_once_however_many_sites(monkeypatch):
-    counted = []
+    calls = []
     derivation = table.Derivation
-    monkeypatch.setattr(table, "Derivation", lambda *args: counted.append(1) or derivation(*args))
+    monkeypatch.setattr(table, "Derivation", lambda *args: calls.append(1) or derivation(*args))
     _, sites = fold_model(chain(40, 2), FoldOptions(factor=8))
     assert [site.status for site in sites] == ["folded"] * 20
-    assert len(counted) == 1
+    assert len(calls) == 1
 
 
 def large_model(folder: Path, squares: int) -> Path:
@@ -151,8 +151,8 @@ def test_more_than_two_gigabytes_of_external_data(tmp_path):
             out = folder / "out.onnx"
             assert peak_of(tmp_path, "optimize", path, out, "--factor", 8, "--no-verify") < 600
             assert_external_and_equal(path, out)
-            for made in folder.glob("out.onnx*"):
-                made.unlink()
+            for file in folder.glob("out.onnx*"):
+                file.unlink()
     finally:
         (path.parent / "weights.bin").unlink()
 

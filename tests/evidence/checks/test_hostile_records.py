@@ -82,21 +82,21 @@ def shown(model: onnx.ModelProto) -> list[FoldReport]:
     return recorded_folds(Document(model, None, OPERATORS))
 
 
-def told(text: str) -> FoldReport:
+def report_of(text: str) -> FoldReport:
     """The text that is shown of a node with this record."""
     node = Node("", "Conv", [], name="site", metadata_props={FOLD_KEY: text})
-    found = read_fold(node)
-    assert found.node == "site"
-    assert found.form
-    return found
+    report = read_fold(node)
+    assert report.node == "site"
+    assert report.form
+    return report
 
 
-def places(found: Any, *path: str | int) -> Iterator[tuple[str | int, ...]]:
+def places(record: Any, *path: str | int) -> Iterator[tuple[str | int, ...]]:
     """Paths to everything in a record."""
     if path:
         yield path
-    if isinstance(found, (dict, list)):
-        for key, inner in found.items() if isinstance(found, dict) else enumerate(found):
+    if isinstance(record, (dict, list)):
+        for key, inner in record.items() if isinstance(record, dict) else enumerate(record):
             yield from places(inner, *path, key)
 
 
@@ -121,10 +121,10 @@ def test_the_right_records_are_shown(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_record_of_anything_is_answered(name: str) -> None:
     (right, *_) = (entry.value for entry in records(folded(name), FOLD_KEY))
-    assert told(right).form != UNREADABLE
+    assert report_of(right).form != UNREADABLE
     for path in places(json.loads(right)):
         for value in VALUES:
-            told(replaced(right, path, value))
+            report_of(replaced(right, path, value))
 
 
 @pytest.mark.parametrize(
@@ -146,19 +146,19 @@ OF_TAPS = [("taps", 0, place) for place in range(4)]
 def test_a_number_out_of_range_is_not_shown(path: tuple[str | int, ...]) -> None:
     (right, *_) = (entry.value for entry in records(folded("convs"), FOLD_KEY))
     for number in (-1, MAX_NUMBER + 1, 2**70):
-        assert told(replaced(right, ("axes", 0, *path), number)).form == UNREADABLE
-    assert told(replaced(right, ("axes", 0, *path), MAX_NUMBER)).axes
+        assert report_of(replaced(right, ("axes", 0, *path), number)).form == UNREADABLE
+    assert report_of(replaced(right, ("axes", 0, *path), MAX_NUMBER)).axes
 
 
 def test_a_text_or_a_list_of_any_kind_is_not_shown() -> None:
     (right, *_) = (entry.value for entry in records(folded("convs"), FOLD_KEY))
     for name in ("form", "channels"):
-        assert told(replaced(right, (name,), "x" * 2001)).form == UNREADABLE
-    assert told(replaced(right, ("axes", 0, "axis"), "\x1b[2J")).form == UNREADABLE
+        assert report_of(replaced(right, (name,), "x" * 2001)).form == UNREADABLE
+    assert report_of(replaced(right, ("axes", 0, "axis"), "\x1b[2J")).form == UNREADABLE
     taps = [[0] * 4] * (MAX_TAPS + 1)
-    assert told(replaced(right, ("axes", 0, "taps"), taps)).form == UNREADABLE
+    assert report_of(replaced(right, ("axes", 0, "taps"), taps)).form == UNREADABLE
     axes = json.loads(right)["axes"]
-    assert told(replaced(right, ("axes",), axes * 5)).form == UNREADABLE
+    assert report_of(replaced(right, ("axes",), axes * 5)).form == UNREADABLE
 
 
 @pytest.mark.parametrize("number", [1, MAX_NUMBER])
@@ -167,7 +167,7 @@ def test_any_number_that_is_read_can_be_drawn(number: int) -> None:
     for blocked in (False, True):
         axis = {"axis": "rows", "blocked": blocked} | dict.fromkeys(FIELDS, number)
         axis["taps"] = [[number] * 4] * MAX_TAPS
-        record = told(replaced(right, ("axes",), [axis]))
+        record = report_of(replaced(right, ("axes",), [axis]))
         assert record.axes
         assert len(html.page(structs.replace(passing(), folds=[record]))) < 3_000_000
 

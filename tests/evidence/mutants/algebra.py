@@ -1,4 +1,4 @@
-"""Faults in the folding code itself: what it makes of an original is a mutant."""
+"""Faults in the folding code itself: its folds are mutants."""
 
 from __future__ import annotations
 
@@ -144,12 +144,12 @@ FAULTS: dict[str, Planted] = {
     **{
         f"code.regroup.{name}": regrouped(alter)
         for name, alter in {
-            "inputs_rotated": lambda w, found: np.roll(w, 1, 1),
-            "inputs_reversed": lambda w, found: np.flip(w, 1),
-            "outputs_rotated": lambda w, found: np.roll(w, 1, 0),
-            "next_block": lambda w, found: np.roll(w, len(w) // found.result.group, 0),
-            "first_input_lost": lambda w, found: np.concatenate([0 * w[:, :1], w[:, 1:]], 1),
-            "filled": lambda w, found: np.where(w == 0, w.flat[0], w),
+            "inputs_rotated": lambda w, regrouping: np.roll(w, 1, 1),
+            "inputs_reversed": lambda w, regrouping: np.flip(w, 1),
+            "outputs_rotated": lambda w, regrouping: np.roll(w, 1, 0),
+            "next_block": lambda w, regrouping: np.roll(w, len(w) // regrouping.result.group, 0),
+            "first_input_lost": lambda w, regrouping: np.concatenate([0 * w[:, :1], w[:, 1:]], 1),
+            "filled": lambda w, regrouping: np.where(w == 0, w.flat[0], w),
         }.items()
     },
     **{

@@ -187,10 +187,10 @@ def folded_integer(model: onnx.ModelProto) -> None:
 
 
 def constant_result(model: onnx.ModelProto) -> None:
-    """The branch returns what it has dequantized for the folded node."""
+    """The branch returns the tensor that it dequantized for the folded node."""
     branch = body(model, "then_branch")
-    made = next(n for n in branch.node if n.op_type == "DequantizeLinear")
-    branch.output[0].name = made.output[0]
+    maker = next(n for n in branch.node if n.op_type == "DequantizeLinear")
+    branch.output[0].name = maker.output[0]
 
 
 def more_nodes(model: onnx.ModelProto) -> None:

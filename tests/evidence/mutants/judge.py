@@ -1,7 +1,7 @@
 """Judge whether a mutant is another function, by onnx's reference implementation in float64.
 
 It shares no code with the folding, the proof or the runtime. All floating-point constants become
-float64, so that a weight which is off by one unit in the last place of float32 is far above the
+float64. A weight that is off by one unit in the last place of float32 is then far above the
 rounding of the comparison.
 """
 
@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 
 class ConvTranspose(OpRun):
-    """The loop oracle; that of the reference implementation fails with groups (onnx 1.23.2)."""
+    """The loop oracle; the reference implementation fails with groups (onnx 1.23.2)."""
 
     op_domain = ""
 
@@ -46,7 +46,7 @@ class ConvTranspose(OpRun):
 
 
 class ConvInteger(OpRun):
-    """The loop oracle; that of the reference implementation takes one zero point per tensor."""
+    """The loop oracle; the reference implementation takes one zero point per tensor."""
 
     op_domain = ""
 
@@ -55,7 +55,7 @@ class ConvInteger(OpRun):
 
 
 class QLinearConv(OpRun):
-    """The loop oracle; that of the reference implementation has two spatial axes."""
+    """The loop oracle; the reference implementation has two spatial axes."""
 
     op_domain = ""
 

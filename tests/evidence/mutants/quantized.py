@@ -1,4 +1,4 @@
-"""Faults in folded quantized convolutions: gaps, scales, zero points, biases, what is passed on."""
+"""Faults in folded quantized convolutions: gaps, scales, zero points, biases, chained layers."""
 
 from __future__ import annotations
 
@@ -153,10 +153,10 @@ def changed(role: str, alter: Callable[[Array], Array | None]) -> Fault:
     """A fault that changes the numbers of a role, in a constant of its own."""
 
     def plant(model: onnx.ModelProto) -> bool:
-        found = place(model, role)
-        if found is None:
+        entry = place(model, role)
+        if entry is None:
             return False
-        node, index = found
+        node, index = entry
         held = next(t for t in model.graph.initializer if t.name == node.input[index])
         array = numpy_helper.to_array(held)
         altered = alter(array.copy())
@@ -174,10 +174,10 @@ def gaps(fill: Callable[[Array], Array]) -> Fault:
     """A fault that fills the gaps of the weight: what holds the zero point of its channel."""
 
     def plant(model: onnx.ModelProto) -> bool:
-        found = place(model, "zero")
-        if found is None:
+        entry = place(model, "zero")
+        if entry is None:
             return False
-        node, index = found
+        node, index = entry
         zero = numpy_helper.to_array(
             next(t for t in model.graph.initializer if t.name == node.input[index])
         )
@@ -235,11 +235,11 @@ def other_padding(model: onnx.ModelProto) -> bool:
     return bool(pads)
 
 
-def crossed(one: str, other: str) -> Fault:
+def crossed(role: str, other: str) -> Fault:
     """Two inputs exchanged."""
 
     def plant(model: onnx.ModelProto) -> bool:
-        first, second = place(model, one), place(model, other)
+        first, second = place(model, role), place(model, other)
         if first is None or second is None:
             return False
         names = first[0].input[first[1]], second[0].input[second[1]]
@@ -271,13 +271,13 @@ def pair(model: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 
 def without_pair(model: onnx.ModelProto) -> bool:
-    """It computes the same, but it is not what was to be built."""
-    found = pair(model)
-    if found:
-        new_node(model).input[0] = found[0].input[0]
-    for node in found:
+    """The graph computes the same, but the pair is missing."""
+    nodes = pair(model)
+    if nodes:
+        new_node(model).input[0] = nodes[0].input[0]
+    for node in nodes:
         model.graph.node.remove(node)
-    return bool(found)
+    return bool(nodes)
 
 
 def added_to_pair(model: onnx.ModelProto) -> bool:

@@ -121,20 +121,20 @@ def test_outputs_in_files_are_compared_alike(
 ) -> None:
     small = [compared(tmp_path, SCALED % "2", SCALED % by) for by in ("2", "2.002")]
     monkeypatch.setattr(runs, "MIN_FILE_BYTES", 1)
-    (made,) = attempt(tmp_path / "a.onnx", OPTIONS, Level.ALL, FEEDS).outputs
-    assert isinstance(made["y"], np.memmap)
-    np.testing.assert_array_equal(made["y"], 2 * FEEDS[0].feeds["x"], strict=False)
+    (outputs,) = attempt(tmp_path / "a.onnx", OPTIONS, Level.ALL, FEEDS).outputs
+    assert isinstance(outputs["y"], np.memmap)
+    np.testing.assert_array_equal(outputs["y"], 2 * FEEDS[0].feeds["x"], strict=False)
     assert [compared(tmp_path, SCALED % "2", SCALED % by) for by in ("2", "2.002")] == small
 
 
 class Echo:
-    """Returns its inputs."""
+    """A session that returns its inputs."""
 
     def run(self, feeds: dict[str, npt.NDArray]) -> dict[str, npt.NDArray]:
         return feeds
 
 
-def kept(array: npt.NDArray) -> npt.NDArray:
+def run_output(array: npt.NDArray) -> npt.NDArray:
     return run_once(Echo(), InputSet("set", {"y": array}))["y"]
 
 
@@ -143,11 +143,11 @@ def test_a_large_output_lies_in_a_file(monkeypatch: pytest.MonkeyPatch, dtype: t
     array = (np.arange(30).reshape(5, 6) % 7).astype(dtype)
     monkeypatch.setattr(runs, "MIN_FILE_BYTES", 30)
     for order in (array, array.T):
-        result = kept(order)
+        result = run_output(order)
         assert isinstance(result, np.memmap)
         assert (result.dtype, result.shape) == (order.dtype, order.shape)
         np.testing.assert_array_equal(result, order)
-    assert not isinstance(kept(array[:1, :2]), np.memmap)
+    assert not isinstance(run_output(array[:1, :2]), np.memmap)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
@@ -156,4 +156,4 @@ def test_a_full_disk_does_not_end_the_process(monkeypatch: pytest.MonkeyPatch) -
     with Path("/dev/full").open("r+b", 0) as full:
         monkeypatch.setattr(runs.tempfile, "TemporaryFile", lambda: full)
         with pytest.raises(UnverifiedError, match="no room for an output in a file: No space left"):
-            kept(np.ones(9))
+            run_output(np.ones(9))

@@ -4,7 +4,7 @@ import math
 import time
 
 import numpy as np
-import onnxruntime as ort  # noqa: TID251 - what it computes is the oracle of the truth
+import onnxruntime as ort  # noqa: TID251 - its numbers are the oracle of the truth
 import pytest
 from onnx import TensorProto, parser
 
@@ -90,7 +90,7 @@ LOOPS = {  # trip count, condition
 
 @pytest.mark.parametrize("case", LOOPS)
 def test_the_truth_of_a_loop_is_that_of_the_runtime(tmp_path, case):
-    """With what it carries, what it stacks, and a value of the graph around it."""
+    """The loop carries a value, stacks a value, and reads a value of the graph around it."""
     text = (
         "g (float[2, 3] x, float[3] w) => (float[2, 3] y, float[N, 2, 3] z) "
         "<int64 n = {4}, bool t = {1}, int64 last = {3}> {"

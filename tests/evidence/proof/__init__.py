@@ -1,1 +1,1 @@
-"""The proof by evaluation: what it must prove and what it must find."""
+"""The proof by evaluation: models that it must prove, and faults that it must find."""

@@ -86,14 +86,14 @@ def test_the_states_of_a_loop_in_a_loop_are_two() -> None:
 
 @pytest.mark.parametrize(("kind", "decides"), [("And", "false"), ("Or", "true")])
 def test_one_operand_decides(kind: str, decides: str) -> None:
-    """The other branch may be one that cannot be computed."""
-    taken = "then" if kind == "Or" else "else"
+    """The other branch may be impossible to compute."""
+    branch = "then" if kind == "Or" else "else"
     other = "else" if kind == "Or" else "then"
     guarded = f"""<ir_version: 8, opset_import: ["": 17]>
         g (float[3] x, bool k) => (float[3] y) <bool d = {{{int(decides == "true")}}},
         int64[1] two = {{2}}> {{
             c = {kind} (k, d)
-            y = If (c) <{taken}_branch = a () => (float[3] p) {{ p = Relu (x) }},
+            y = If (c) <{branch}_branch = a () => (float[3] p) {{ p = Relu (x) }},
                 {other}_branch = b () => (float[2] q) {{ q = Reshape (x, two) }}> }}"""
     plain = """<ir_version: 8, opset_import: ["": 17]>
         g (float[3] x, bool k) => (float[3] y) { y = Relu (x) }"""

@@ -109,7 +109,7 @@ def a_wrong_guard(nodes: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
 
 @pytest.mark.parametrize("nodes", [f"{GUARDED} {UNGUARDED}", f"{UNGUARDED} {GUARDED}"])
 def test_a_fold_without_a_guard_does_not_hide_a_wrong_guard_of_the_same_input(nodes: str) -> None:
-    """On an empty batch both layers stop, of which the fold of `a` alone may."""
+    """On an empty batch both layers stop; only the fold of `a` may."""
     assert "b/widthfold/fold_reshape" in difference(*a_wrong_guard(nodes))
 
 

@@ -18,7 +18,7 @@ UNTOLD = Usage(12.3, None, None)
 
 @pytest.fixture
 def measured(monkeypatch, tmp_path):
-    """Times two models on a machine of our own; returns what is said of them, and the machine."""
+    """A function that times two models on a fake machine, and returns result and machine."""
     paths = tmp_path / "a.onnx", tmp_path / "b.onnx"
     for path in paths:
         path.write_bytes(b"")

@@ -34,7 +34,7 @@ class Machine:
 
 
 class Limits:
-    """Of this machine: none is measured."""
+    """Limits of the fake machine: none is measured."""
 
     def __init__(self, options):
         self.options = options
@@ -54,14 +54,14 @@ class Session:
         self.machine, self.number = machine, number
         costs = machine.costs
         ms = costs[number] if isinstance(costs, list) else costs.get((name, level), 0)
-        self.left = list(ms) if isinstance(ms, tuple) else [ms]
+        self.remaining = list(ms) if isinstance(ms, tuple) else [ms]
         if (name, level) in machine.first:
-            self.left.insert(0, machine.first[name, level])
+            self.remaining.insert(0, machine.first[name, level])
 
     def bound(self, feeds):
         def once():
             self.machine.runs.append((self.number, float(feeds["x"][0, 0])))
-            ms = self.left.pop(0) if len(self.left) > 1 else self.left[0]
+            ms = self.remaining.pop(0) if len(self.remaining) > 1 else self.remaining[0]
             self.machine.now += int(ms * MILLI)
 
         return once

@@ -59,7 +59,7 @@ def unfold_reads_fold(folded: Folded) -> bool:
 
 
 def second_conv(folded: Folded) -> bool:
-    """The folded Conv runs on what it computed already."""
+    """The folded Conv runs on its own output."""
     again = onnx.NodeProto()
     again.CopyFrom(folded.conv)
     again.name, again.output[0] = "again", "twice"

@@ -40,7 +40,7 @@ def shared_bias(folded: Folded, other: list[onnx.NodeProto]) -> None:
 
 
 def shared_fold(folded: Folded, other: list[onnx.NodeProto]) -> None:
-    """The second Conv reads what was folded for the first."""
+    """The second Conv reads the packed tensor of the first."""
     conv_in(other).input[0] = folded.conv.input[0]
 
 

@@ -66,9 +66,9 @@ def test_on_any_cpu_what_saturates_further_fails_and_is_said_so(
     findings = Findings(failures=tuple(worse), remarks=(SATURATES,))
     monkeypatch.setattr(f"{module}.saturates", lambda options: True)
     monkeypatch.setattr(f"{module}.compare_as_deployed", lambda *arguments: findings)
-    found = compare_models(*pair(alternating([-127, 127, 127, -127]), tmp_path), VALUES)
-    assert found.saturates_further is bool(worse)
-    assert (found.verdict, found.reasons) == ("fail" if worse else "pass", (*worse, SATURATES))
+    parity = compare_models(*pair(alternating([-127, 127, 127, -127]), tmp_path), VALUES)
+    assert parity.saturates_further is bool(worse)
+    assert (parity.verdict, parity.reasons) == ("fail" if worse else "pass", (*worse, SATURATES))
 
 
 def test_data_that_fill_the_range_show_what_others_do_not(

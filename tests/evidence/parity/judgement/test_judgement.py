@@ -44,7 +44,7 @@ EPS = float(np.finfo(np.float32).eps)
 
 
 def away(distance: float) -> Outputs:
-    """float32 values of which the second is that far from the truth, relative to the largest."""
+    """float32 values whose second is `distance` from the truth, relative to the largest."""
     values = TRUTH.astype(np.float32)
     values[1] += np.float32(distance)
     return {"y": values}
@@ -273,9 +273,9 @@ def fold_verdict(
     scale: float = 1.0,
     other: onnx.ModelProto | None = None,
 ) -> str:
-    """Compare the values of a model with those of the fold of it, or of another one.
+    """Compare the values of a model with its fold, or with the fold of another model.
 
-    The scale of the bias of that fold is changed by a factor.
+    The scale of the bias of that fold is multiplied by `scale`.
     """
     folded, _ = fold_model(other or model, FOLD)
     (held,) = (tensor for tensor in folded.graph.initializer if tensor.name == "bs")

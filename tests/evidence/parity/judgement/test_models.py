@@ -143,7 +143,7 @@ class StoppingSession(Session):
 
 @pytest.fixture
 def compared_after_faults(tmp_path, monkeypatch):
-    """Compare a.onnx with b.onnx, of which some have a session of another kind at level ALL."""
+    """Compare a.onnx with b.onnx; the named models have another kind of session at level ALL."""
     paths = [stored(tmp_path, name, SCALED % "2") for name in ("a.onnx", "b.onnx")]
 
     def compare(session_type, *names):

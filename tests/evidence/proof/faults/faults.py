@@ -99,7 +99,7 @@ def numbers(array: Array, rng: Rng) -> Iterator[tuple[str, Array]]:
 
 
 def nodes(model: onnx.ModelProto, rng: Rng) -> Planted:
-    """Faults in nodes: attributes, operands, operators, what is read."""
+    """Faults in nodes: attributes, operands, operators, values that are read."""
     for g, graph in enumerate(graphs(model.graph)):
         before: list[str] = [value.name for value in graph.input]
         for i, node in enumerate(graph.node):
@@ -148,10 +148,10 @@ def of_attributes(node: onnx.NodeProto) -> Iterator[Change]:
 
 def exchange(node: onnx.NodeProto, first: int, second: int) -> None:
     """Exchange two graphs of a node."""
-    kept = onnx.GraphProto()
-    kept.CopyFrom(node.attribute[first].g)
+    copy = onnx.GraphProto()
+    copy.CopyFrom(node.attribute[first].g)
     node.attribute[first].g.CopyFrom(node.attribute[second].g)
-    node.attribute[second].g.CopyFrom(kept)
+    node.attribute[second].g.CopyFrom(copy)
 
 
 def of_operands(node: onnx.NodeProto, before: list[str], rng: Rng) -> Iterator[Change]:
@@ -202,9 +202,9 @@ def outputs(model: onnx.ModelProto, rng: Rng) -> Planted:
         for i in range(1, len(names)) if g else ():
 
             def put(graph: onnx.GraphProto, i: int) -> None:
-                kept = graph.output[i].name
+                name = graph.output[i].name
                 graph.output[i].name = graph.output[i - 1].name
-                graph.output[i - 1].name = kept
+                graph.output[i - 1].name = name
 
             yield f"{graph.name} outputs {i - 1} and {i} exchanged", altered(model, put, (g, i))
 

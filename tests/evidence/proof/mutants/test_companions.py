@@ -50,7 +50,7 @@ def test_equal_nets(body: str, other: str) -> None:
     [
         ("m = Mul(x, s) y = Max(x, m)", "m = Mul(x, t) y = Max(x, m)"),
         ("m = Mul(x, s) y = Min(x, m)", "y = PRelu(x, s)"),
-        # The product was moved: its elements are those of other places.
+        # The product was moved: its elements come from other places.
         (
             "m = Mul(x, s) p = Transpose<perm=[0,2,1]>(m) q = Reshape(p, e) y = Max(x, q)",
             "y = PRelu(x, s)",

@@ -25,7 +25,7 @@ KNOWN = {base: options.input_shapes[0] for base, (_, options, _) in BASES.items(
 
 
 def is_equal(of: str, name: str) -> bool:
-    """Say by algebra whether a fault of a condition leaves all results as they are.
+    """True if a fault of a condition leaves all results as they are, by algebra.
 
     The condition is: the largest of (extent - offset) mod modulus < sign of the smallest extent.
     """

@@ -50,16 +50,16 @@ def evaluated(
     graph = helper.make_graph([node], "g", [], [onnx.ValueInfoProto(name="o0")])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     kinds = kinds or [onnx.TensorProto.FLOAT] * (len(names) + outputs)
-    given = Program.of(model, None)
+    program = Program.of(model, None)
     call = Call(
         node=node,
-        attributes=given.attributes(node),
+        attributes=program.attributes(node),
         inputs=[
             elements(value, kind) if isinstance(value, np.ndarray) else value
             for value, kind in zip(inputs, kinds, strict=False)
         ],
         opset=opset,
-        version=given.version(node),
+        version=program.version(node),
         shapes=[None] * outputs,
         output_types=list(kinds[len(names) :]),
     )
@@ -67,13 +67,13 @@ def evaluated(
     return results[0]
 
 
-def same(found: Value, expected: np.ndarray) -> None:
+def same(value: Value, expected: np.ndarray) -> None:
     """Show that a value is these whole numbers modulo every prime."""
-    assert isinstance(found, KnownValue | Elements)
-    assert found.shape == expected.shape
+    assert isinstance(value, KnownValue | Elements)
+    assert value.shape == expected.shape
     whole = expected.astype(np.int64)
     assert (whole == expected).all()
-    for draw, prime in zip(found.draws, PRIMES, strict=True):
+    for draw, prime in zip(value.draws, PRIMES, strict=True):
         np.testing.assert_array_equal(residues(draw, prime), (whole % prime).astype(np.uint64))
 
 

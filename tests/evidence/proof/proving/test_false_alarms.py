@@ -149,7 +149,7 @@ def test_traps_in_every_form_are_proved_equal(traps: Path, name: str) -> None:
 
 @given(convs(), st.integers(0, 1 << 32))
 def test_random_convs(drawn: Drawn, seed: int) -> None:
-    """With weights no two of which are alike, where the integers of `drawn` are."""
+    """Weights that all differ take the place of the integers of `drawn`."""
     rng = np.random.default_rng(seed)
     for tensor in drawn.model.graph.initializer:
         numbers = rng.standard_normal(tensor.dims).astype(np.float32)

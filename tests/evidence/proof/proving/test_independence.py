@@ -1,4 +1,4 @@
-"""The proof shares no code with what it judges: a reader that misreads a node is found out."""
+"""The proof shares no code with the rewrite: a reader that misreads a node is found out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A branch that no extents choose must be in the original: what is new is proved or not said."""
+"""A branch that no extents choose must be in the original; a new branch is not provable."""
 
 from __future__ import annotations
 

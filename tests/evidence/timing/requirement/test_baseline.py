@@ -63,7 +63,7 @@ def test_the_speed_up_is_judged_against_the_saved_one(
 
 
 def test_the_interval_allows_for_both() -> None:
-    """Of two estimates of known spread, it holds the quotient as often as it says."""
+    """The interval of two estimates of known spread holds the quotient as often as it says."""
     random = np.random.default_rng(0)
     held = 0
     for _ in range(500):
