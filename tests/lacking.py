@@ -85,7 +85,7 @@ def needs_arrays(*names: str) -> None:
 
 
 def ends_windows_in_the_data() -> bool:
-    """Say whether a pool that rounds up leaves out a window behind the data, as ONNX defines it."""
+    """True if a pool that rounds up leaves out a window behind the data, as ONNX defines it."""
     pool = "MaxPool <kernel_shape = [1], strides = [2], ceil_mode = 1>"
     (y,) = outputs(model(f"g (float[1,1,4] x) => (float[1,1,n] y) {{ y = {pool} (x) }}"), x=LINE)
     return y.shape == (1, 1, 2)
@@ -97,7 +97,7 @@ needs_prelu = pytest.mark.skipif(
 
 
 def loads_signed_convs() -> bool:
-    """Say whether a QLinearConv of signed data and large weights loads where none may saturate."""
+    """True if a QLinearConv of signed data and large weights loads where none may saturate."""
     call = "QLinearConv (x, s, z, w, s, z, s, z)"
     constants = "float s = {1}, int8 z = {0}, int8[1,1,3] w = {127, 127, -128}"
     text = f"g (int8[1,1,4] x) => (int8[1,1,2] y) <{constants}> {{ y = {call} }}"
@@ -111,7 +111,7 @@ refuses_signed_convs = pytest.mark.skipif(
 
 
 def normalizes_exactly() -> bool:
-    """Say whether a BatchNormalization divides by the root of 4 exactly, in every channel.
+    """True if a BatchNormalization divides by the root of 4 exactly, in every channel.
 
     On AVX-512, ONNX Runtime 1.20.1 was one unit in the last place off in channels that fill a
     vector, and exact in the others: a fold, which has more channels, rounds otherwise.
@@ -160,7 +160,7 @@ NAMED = re.compile(r"\[(?P<name>[^\[\]\d=,][^\[\]=,]*)\](?P<rest>\s*[^=\[\]{}()<
 
 
 def parses_names() -> bool:
-    """Say whether this onnx reads names of nodes."""
+    """True if this onnx reads names of nodes."""
     text = '<ir_version: 8, opset_import: ["" : 17]> g (float x) => (float y) {[n] y = Neg(x)}'
     try:
         return bool(parser.parse_model(text).graph.node[0].name)

@@ -100,7 +100,7 @@ def conv_transpose(
 
 
 def extend(x: Array, axis: int, begin: int, end: int) -> Array:
-    """Adds zeros at both ends of an axis, then cuts where a pad is negative."""
+    """Add zeros at both ends of an axis, then cut where a pad is negative."""
     widths = [(0, 0)] * x.ndim
     widths[axis] = (max(begin, 0), max(end, 0))
     x = np.pad(x, widths)

@@ -109,7 +109,7 @@ def test_stored_inputs_give_the_sizes(tmp_path: Path) -> None:
 def test_what_was_just_folded_is_proved_and_compared_on_few_inputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By default, from Python and in the commands."""
+    """This is the default, from Python and in the commands."""
     seen: list[VerifyOptions] = []
 
     def verify_files(*arguments: object) -> VerifyReport:

@@ -257,7 +257,7 @@ def choosing(torch: ModuleType) -> Any:
 def test_the_model_of_torch(
     torch: ModuleType, build: Callable[[ModuleType], Any], is_open: bool
 ) -> None:
-    """Between passes of others, on a model that torch has not optimized."""
+    """The pass runs between foreign passes, on a model that torch has not optimized."""
     torch.manual_seed(0)
     net = build(torch)
     sizes = ({0: torch.export.Dim("n")},) if is_open else None

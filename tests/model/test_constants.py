@@ -55,7 +55,7 @@ def document(nodes: Sequence[onnx.NodeProto], stored: Arrays, opset: int) -> Doc
     return Document(helper.make_model(graph, opset_imports=opsets, ir_version=10), None, OPERATORS)
 
 
-def found(linked: Document) -> np.ndarray | Refusal:
+def constant_value(linked: Document) -> np.ndarray | Refusal:
     (value,) = [v for s in linked.scopes for n in s.graph for v in n.outputs if v.name == "o"]
     constant = linked.constant(value)
     return constant if isinstance(constant, Refusal) else linked.read(constant)
@@ -72,7 +72,7 @@ def by_the_runtime(linked: Document) -> np.ndarray:
 
 def assert_same(nodes: Sequence[onnx.NodeProto], stored: Arrays, opset: int = 21) -> None:
     linked = document(nodes, stored, opset)
-    ours = found(linked)
+    ours = constant_value(linked)
     assert isinstance(ours, np.ndarray), ours
     if ours.dtype.name == "bfloat16":  # which numpy cannot be given; every one is a float32
         ours = ours.astype(np.float32)
@@ -85,7 +85,7 @@ def assert_same(nodes: Sequence[onnx.NodeProto], stored: Arrays, opset: int = 21
 
 
 def refusal(nodes: Sequence[onnx.NodeProto], stored: Arrays, opset: int = 21) -> str:
-    ours = found(document(nodes, stored, opset))
+    ours = constant_value(document(nodes, stored, opset))
     assert isinstance(ours, Refusal)
     return f"{ours.code}: {ours.reason}"
 
@@ -235,10 +235,10 @@ def test_sparse_constants(flat: bool) -> None:
     tensor, full = sparse("c", flat=flat)
     # As an output the runtime has none of three axes; tests/rewrite lets it convolve with some.
     node = helper.make_node("Constant", [], ["o"], sparse_value=tensor)
-    np.testing.assert_array_equal(found(document([node], {}, 21)), full)
+    np.testing.assert_array_equal(constant_value(document([node], {}, 21)), full)
     linked = document([helper.make_node("Transpose", ["c"], ["o"])], {}, 21)
     linked.proto.graph.sparse_initializer.append(tensor)
-    np.testing.assert_array_equal(found(Document(linked.proto, None, OPERATORS)), full.T)
+    np.testing.assert_array_equal(constant_value(Document(linked.proto, None, OPERATORS)), full.T)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_a_long_chain_names_the_end_of_it_and_costs_no_stack() -> None:
     nodes = [helper.make_node(next(ops), [a], [b]) for a, b in itertools.pairwise(names)]
     assert refusal(nodes, {}) == "not-constant: o is no constant: x is an input"
     nodes[0].input[0] = "c"
-    array = found(document(nodes, {"c": np.arange(6, dtype=np.float32).reshape(2, 3)}, 21))
+    array = constant_value(document(nodes, {"c": np.arange(6, dtype=np.float32).reshape(2, 3)}, 21))
     np.testing.assert_array_equal(array, np.arange(6).reshape(2, 3))
 
 
@@ -286,7 +286,7 @@ def test_what_is_evaluated_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_overridable_or_fed_source_is_no_constant() -> None:
     linked = document([helper.make_node("Transpose", ["c"], ["o"])], {"c": np.eye(2)}, 21)
     linked.proto.graph.input.append(helper.make_tensor_value_info("c", TensorProto.DOUBLE, [2, 2]))
-    ours = found(Document(linked.proto, None, OPERATORS))
+    ours = constant_value(Document(linked.proto, None, OPERATORS))
     assert isinstance(ours, Refusal)
     assert ours.code == "overridable"
 

@@ -39,7 +39,7 @@ def branch(name: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
 
 
 def chosen() -> onnx.ModelProto:
-    """Both branches of an If read values of the main graph; one weight is sparse."""
+    """A model whose If reads values of the main graph in both branches; one weight is sparse."""
     choice = helper.make_node(
         "If",
         ["c"],

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 
 class Page(HTMLParser):
-    """Counts tags, and keeps ids, references and text."""
+    """The number of tags of a page, its ids, references and text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from tests.shared import ROOT
 
 
 class Page(HTMLParser):
-    """Keeps the ids of a page, and what a browser loads for it."""
+    """The ids of a page, and the files that a browser loads for it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -34,7 +34,7 @@ def abort():
 
 
 class Aborting:
-    """Aborts the process at its end; travels as a text."""
+    """A value that aborts the process at its end; it travels as a text."""
 
     def __reduce__(self):
         return str, ("a text",)
@@ -108,7 +108,7 @@ def lambda_result():
 
 
 class Unreadable:
-    """Travels, and fails where it arrives."""
+    """A value that travels, and fails where it arrives."""
 
     def __init__(self, kind):
         self.kind = kind
@@ -126,7 +126,7 @@ def read_stdin():
 
 
 def kept_times(end, *, send):
-    """Reports where TensorRT would keep the times of its kernels, with a file there."""
+    """Report where TensorRT would keep the times of its kernels, with a file there."""
     from widthfold_onnx.options import Provider
     from widthfold_onnx.runtime.provider_traits import traits_of
     from widthfold_onnx.runtime.providers import ranking

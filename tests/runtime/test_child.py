@@ -102,7 +102,7 @@ def test_a_child_that_writes_what_is_no_message_can_end():
 
 @pytest.mark.parametrize("kind", [ValueError, OSError, TypeError])
 def test_what_cannot_be_read_is_a_fault_of_ours(kind):
-    """In an answer and in a task; the rest of both does not fit into a pipe."""
+    """An answer and a task are unreadable; the rest of both does not fit into a pipe."""
     with pytest.raises(InternalError, match=r"answer of the child.*unreadable"):
         isolated(unreadable, kind, timeout=60)
     with pytest.raises(InternalError, match=r"^[A-Z][A-Za-z]*Error: unreadable"):

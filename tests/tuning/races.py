@@ -40,7 +40,7 @@ def kept(store: Store) -> dict[tuple[str, str], Measurement]:
 
 
 def behaving(workloads: Sequence[Workload], options: RaceOptions, seconds: float, *, send) -> None:
-    """Says of every form that it ran, after it did what its name says."""
+    """Do what the name of every form says, and report its start and a result."""
     for item in workloads:
         for key in (AS_IS, *(form.spec for form in item.forms)):
             send(Start(item.subject, key))

@@ -11,7 +11,7 @@ import pytest
 from widthfold_onnx.tuning.measurement import ABSENT_FORM, NO_TIME, OUT_OF_REACH, Measurement
 
 
-def made(**changes: object) -> Measurement:
+def measurement(**changes: object) -> Measurement:
     """A measurement of these fields; `msgspec.structs.replace` of old releases checks nothing."""
     fields = msgspec.structs.asdict(Measurement.of_ratio(1.5, 1.4, 1.6, 2e-3, 8))
     return Measurement(**{**fields, **changes})
@@ -37,13 +37,13 @@ def made(**changes: object) -> Measurement:
 )
 def test_numbers_that_do_not_fit_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        made(**changes)
+        measurement(**changes)
 
 
 @pytest.mark.parametrize("timestamp", ["yesterday", ""])
 def test_a_time_that_is_none_is_refused(timestamp: str) -> None:
     with pytest.raises(ValueError, match="Invalid isoformat string"):
-        made(timestamp=timestamp)
+        measurement(timestamp=timestamp)
 
 
 def test_earlier_stores_call_pairs_rounds() -> None:

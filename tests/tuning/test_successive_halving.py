@@ -68,7 +68,7 @@ class Track:
 
 
 def model_in_form(workload: Workload, key: str, fold: FoldOptions) -> bytes | None:
-    """Stands in for the cut of a layer in another form."""
+    """Stand in for the cut of a layer in another form."""
     return None if key == "gone" else key.encode()
 
 

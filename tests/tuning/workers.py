@@ -151,7 +151,7 @@ def sleeping(*args: object, level: object) -> None:
 def slow_at_extended(
     model: Path, options: VerifyOptions, sizes: Sequence[Shapes]
 ) -> Iterator[list[Measurement]]:
-    """Stands in for `time_levels`: a model that only level ALL suits."""
+    """Stand in for `time_levels`: a model that only level ALL suits."""
     slower = Measurement.of_ratio(0.5, 0.5, 0.5, 2.0, 50)
     slower = msgspec.structs.replace(slower, original_setting="all", setting="extended")
     yield from [[slower]] * len(sizes)

@@ -47,7 +47,7 @@ def doubled(layer: dict[str, Any], form: dict[str, Any]) -> tuple[float, float]:
 
 
 class World:
-    """Stands in for `isolated`.
+    """A stand-in for `isolated`.
 
     Args:
         alone: what becomes of a layer's form.

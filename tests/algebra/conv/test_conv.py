@@ -103,7 +103,7 @@ def test_every_tap_has_the_numbers_of_its_channels_and_one_the_bias() -> None:
 
 @given(cases())
 def test_gaps_hold_the_zero_point_of_their_channel(case) -> None:
-    """Less its zero point a folded weight is the fold of the weight less its own."""
+    """A folded weight less its zero point is the fold of the weight less its own zero point."""
     axes, fold, _, (outputs, per_group), seed = case
     kernel = [axis.kernel for axis in axes]
     rng = np.random.default_rng(abs(seed))

@@ -103,7 +103,7 @@ def test_depth_needs_no_stack():
     ],
 )
 def test_counts_are_bounded(data, message, monkeypatch):
-    """With limits of a thousandth: a scan up to the true ones takes a second."""
+    """The limits are a thousandth of the true limits, up to which a scan takes a second."""
     for name in ("MAX_NODES", "MAX_TENSORS", "MAX_MESSAGES", "MAX_FIELDS"):
         monkeypatch.setattr(loader, name, getattr(loader, name) // 1000)
     for name, limit in loader._LIMITS.items():

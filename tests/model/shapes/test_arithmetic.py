@@ -193,11 +193,11 @@ def test_the_number_of_evaluations_is_bounded(monkeypatch, fails):
     seen = []
     run = arithmetic.run_reference
 
-    def counted(*args):
+    def spy(*args):
         seen.append(1)
         return None if fails else run(*args)
 
-    monkeypatch.setattr(arithmetic, "run_reference", counted)
+    monkeypatch.setattr(arithmetic, "run_reference", spy)
     nodes = "\n".join(f"v{i + 1} = Add (v0, v0)" for i in range(50))
     ShapeTable(parsed(SUM.format(nodes=nodes), v0=np.int64([1])), {})
     assert 5 <= len(seen) <= 10

@@ -32,7 +32,7 @@ TYPES = [
 
 
 def admits(fact: Fact, concrete: Fact) -> bool:
-    """Check by definition whether a value of a type without gaps agrees with a fact."""
+    """True if a value of a type without gaps agrees with a fact, by definition."""
     if fact.element_type not in (0, concrete.element_type):
         return False
     if fact.other_type not in (b"", concrete.other_type):

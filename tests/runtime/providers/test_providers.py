@@ -21,7 +21,7 @@ CUDA_OPTIONS = traits_of(Provider.CUDA).options
 
 
 class RuntimeOptions:
-    """Stands in for a GPU build of the runtime: prints a lot, and falls back as told."""
+    """A stand-in for a GPU build of the runtime, which prints a lot, and falls back as told."""
 
     def __init__(self, folder, *, runs_on=None, available=None):
         self.__file__ = str(folder / "__init__.py")
@@ -54,7 +54,7 @@ class RuntimeOptions:
 
 @pytest.fixture
 def using(monkeypatch):
-    """Puts another runtime in the place of the installed one."""
+    """Put another runtime in the place of the installed one."""
 
     def use(runtime):
         monkeypatch.setattr(library, "runtime", lambda: runtime)
@@ -148,7 +148,7 @@ def test_options_belong_to_the_provider_and_not_to_what_stands_in_for_it():
 
 
 class Choosy(RuntimeOptions):
-    """Takes one option."""
+    """A runtime that refuses all options except `CUDA_OPTIONS`."""
 
     def InferenceSession(self, model, options, providers, enable_fallback):  # noqa: N802 - its name
         _, settings = providers[0]

@@ -169,7 +169,7 @@ def test_no_other_choice_costs_less(seed: int, every: Layers) -> None:
 def test_what_is_foreseen_is_chosen_if_it_is_measured_so(seed: int, every: Layers) -> None:
     some = few(every, np.random.default_rng(seed))
 
-    def known(subject: str, candidate: Candidate) -> Measurement | None:
+    def prediction(subject: str, candidate: Candidate) -> Measurement | None:
         for own, workload in some.workloads.items():
             seconds = {AS_IS: workload.predicted_seconds} if subject == own else {}
             if subject == own:
@@ -182,7 +182,7 @@ def test_what_is_foreseen_is_chosen_if_it_is_measured_so(seed: int, every: Layer
                 return Measurement("ok", ratio, ratio, ratio, seconds[candidate], 4, "", now())
         return None
 
-    assert foresee(some) == assign(some, known)
+    assert foresee(some) == assign(some, prediction)
 
 
 @pytest.mark.parametrize(("alone", "folded"), [(1.2, 4), (9.0, 0)])

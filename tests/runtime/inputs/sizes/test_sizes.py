@@ -123,11 +123,11 @@ def test_a_size_that_did_not_run_is_not_tried_again(tmp_path, monkeypatch):
     tries = []
     run = Session.run
 
-    def counted(self, feeds, *args):
+    def spy(self, feeds, *args):
         tries.append(feeds["x"].shape)
         return run(self, feeds, *args)
 
-    monkeypatch.setattr(session_module.Session, "run", counted)
+    monkeypatch.setattr(session_module.Session, "run", spy)
     text = "g (float[N] x) => (float[N] y) <int64[1] s = {777}> { z = Reshape(x, s)\n y = Neg(z) }"
     session = opened(tmp_path, text)
     with pytest.raises(UnverifiedError):
