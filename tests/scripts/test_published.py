@@ -407,8 +407,9 @@ def test_nothing_of_a_package_is_in_the_project() -> None:
     done = subprocess.run(
         ["git", "-C", ROOT, "ls-files", "*.onnx"], capture_output=True, text=True, check=False
     )
-    if done.returncode == 0:
-        assert {Path(name).parent.name for name in done.stdout.split()} <= {"models"}
+    if done.returncode:
+        pytest.skip("this is no clone: which files belong to the project is not known")
+    assert {Path(name).parent.name for name in done.stdout.split()} == {"models"}
 
 
 def test_shaken_inputs_are_one_unit_in_the_last_place_away(judge: ModuleType) -> None:

@@ -15,10 +15,6 @@ FLOATS = [np.float16, np.float32, np.float64]
 NORMAL = Tolerance()
 
 
-def one(dtype, value):
-    return np.array([value], dtype)
-
-
 @pytest.mark.parametrize(
     ("dtype", "step"),
     [(np.float32, 1e-5), (np.float16, 2e-3), (np.float64, 1e-12)],
