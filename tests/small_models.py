@@ -25,6 +25,15 @@ g (float[1,2,6,16] x) => (float[1,2,6,16] y) <float[3,2,3,3] w1, float[3] b1, fl
     [second] y = Conv <pads = [0,2,0,2]> (r, w2)
 }"""
 
+TWO_CONVS = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,2,8,16] x) => (float[1,3,8,16] y) <float[4,2,1,3] w1, float[3,4,1,3] w2>
+{
+    [first] a = Conv <pads = [0,1,0,1]> (x, w1)
+    b = Relu (a)
+    y = Conv <pads = [0,1,0,1]> (b, w2)
+}"""
+"""The second Conv has no name."""
 
 LAYER = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -312,9 +312,6 @@ TESTED_ELSEWHERE = {
     "reports/described/inputs": "reports/described/test_layers.py",
     "reports/described/tuning": "cli/test_tune.py",
     "reports/pictures": "reports/test_html.py",
-    # Tested together with the values that they read: a plan, and the chains of padded channels.
-    "rewrite/fit": "rewrite/test_plan.py",
-    "rewrite/padding": "rules/padding/test_operators.py",
 }
 """Modules without a test at their path, and where their tests are."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,15 @@ from onnx import numpy_helper
 
 import widthfold_onnx as wf
 from tests.cli.tool import schema_of
-from tests.lacking import needs_prelu
 from tests.shared import ROOT
-from tests.small_models import build, save
+from tests.small_models import TWO_CONVS, build, save
 from tests.tuning.search.nets import ALL, THREE
 from tests.tuning.world import World, doubled, enter
 from widthfold_onnx import CheckFailedError, Plan, UsageError
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.model.loader import Model
-from widthfold_onnx.options import Companion, FoldOptions
-from widthfold_onnx.rewrite.fit import FittedPlan
-from widthfold_onnx.rewrite.plan import CompanionPlan, read_plan
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.rewrite.plan import read_plan
 
 MODELS = ROOT / "models"
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -38,14 +35,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "guarded": {"factor": 4},
     "companions": {"factor": 4, "companion": ["prelu", "scalar", "split"]},
 }
-TWO = """
-<ir_version: 8, opset_import: ["" : 17]>
-g (float[1,2,8,16] x) => (float[1,3,8,16] y) <float[4,2,1,3] w1, float[3,4,1,3] w2>
-{
-    [first] a = Conv <pads = [0,1,0,1]> (x, w1)
-    b = Relu (a)
-    y = Conv <pads = [0,1,0,1]> (b, w2)
-}"""
 
 
 def retrained(model: onnx.ModelProto, seed: int = 5) -> onnx.ModelProto:
@@ -84,140 +73,8 @@ def test_a_retrained_model_takes_the_plan_as_it_is() -> None:
 
 
 def test_a_node_without_a_name_is_named_by_its_output() -> None:
-    names = [layer.node for layer in wf.plan(build(TWO), factor=4).layers]
+    names = [layer.node for layer in wf.plan(build(TWO_CONVS), factor=4).layers]
     assert names == ["Conv -> y", "first"]
-
-
-def other_kernel(model: onnx.ModelProto) -> None:
-    weight = model.graph.initializer[0]
-    weight.CopyFrom(numpy_helper.from_array(np.ones((4, 2, 1, 5), np.float32), weight.name))
-    model.graph.node[0].attribute[0].ints[:] = [0, 2, 0, 2]
-
-
-def other_extents(model: onnx.ModelProto) -> None:
-    for value in (model.graph.input[0], model.graph.output[0]):
-        value.type.tensor_type.shape.dim[3].dim_value = 20
-
-
-def other_name(model: onnx.ModelProto) -> None:
-    model.graph.node[0].name = "stem"
-
-
-def other_type(model: onnx.ModelProto) -> None:
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
-    for tensor in model.graph.initializer:
-        numbers = numpy_helper.to_array(tensor).astype(np.float64)
-        tensor.CopyFrom(numpy_helper.from_array(numbers, tensor.name))
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (other_kernel, ["first: weight is [4, 2, 1, 5], planned [4, 2, 1, 3]", "first: "]),
-        (other_extents, ["first: input is [1, 2, 8, 20], planned [1, 2, 8, 16]", "Conv -> y"]),
-        (other_name, ["first: the model has no such layer"]),
-        (other_type, ['first: element is "DOUBLE", planned "FLOAT"']),
-    ],
-)
-def test_what_does_not_fit_is_named_and_the_rest_can_be_applied(
-    change: Callable[[onnx.ModelProto], None], words: list[str]
-) -> None:
-    model = build(TWO)
-    plan = wf.plan(model, factor=4)
-    change(model)
-    with pytest.raises(CheckFailedError) as error:
-        wf.apply(model, plan)
-    assert all(word in str(error.value) for word in words), error.value
-    misfits = {misfit.name.node for misfit in FittedPlan.of(Model(model, None), plan).misfits}
-    rest = wf.apply(model, plan, partial=True)
-    assert len(plan.layers) - len(misfits) == sum(
-        any(entry.key == "widthfold.fold" for entry in node.metadata_props)
-        for node in rest.graph.node
-    )
-
-
-def test_a_form_that_needs_zeros_in_the_weight_is_refused_where_they_are_gone() -> None:
-    """Groups of a block-diagonal weight: another training need not keep the zeros."""
-    model = build(TWO)
-    weight = np.zeros((4, 2, 1, 3), np.float32)
-    weight[:2, 0], weight[2:, 1] = 1, 2
-    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w1"))
-    plan = wf.plan(model, factor=4)
-    (layer,) = [layer for layer in plan.layers if layer.node == "first"]
-    spec = msgspec.structs.replace(layer.form, group=2)
-    grouped = msgspec.structs.replace(plan, layers=(msgspec.structs.replace(layer, form=spec),))
-    assert wf.apply(model, grouped) is not model
-    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight + 1, "w1"))
-    with pytest.raises(CheckFailedError, match="the weight is not zero between 2 groups"):
-        wf.apply(model, grouped)
-
-
-def test_a_model_that_carries_folds_takes_no_plan() -> None:
-    model = build(TWO)
-    plan = wf.plan(model, factor=4)
-    with pytest.raises(CheckFailedError, match="fold the original instead"):
-        wf.apply(wf.fold(model, factor=4), plan)
-
-
-def test_frozen_weights_and_companions_that_are_missing_are_named() -> None:
-    model = build(TWO)
-    changes = {
-        "frozen": ("w1",),
-        "companions": ({"node": "act", "companion": "prelu"},),
-    }
-    plan = msgspec.convert({"schema": "widthfold.plan/1", **changes}, Plan)
-    misfits = list(map(str, FittedPlan.of(Model(model, None), plan).misfits))
-    assert misfits == [
-        "w1: no weight of this name is an input",
-        "act: companion prelu: no node of this name matches",
-    ]
-    assert str(plan) == "act  companion prelu\nw1   frozen"
-
-
-def test_a_companion_that_is_refused_has_its_reason() -> None:
-    model = build(
-        """<ir_version: 8, opset_import: ["" : 17]>
-        g (float[1,2,8,16] x, float[1] s) => (float[1,2,8,16] y) { [act] y = PRelu (x, s) }"""
-    )
-    plan = Plan(companions=(CompanionPlan(node="act", companion=Companion.PRELU),))
-    with pytest.raises(CheckFailedError, match="act: companion prelu: the slope s is an input"):
-        wf.apply(model, plan)
-
-
-def test_the_parts_that_fit_are_a_plan_of_their_own() -> None:
-    model = build(TWO)
-    plan = wf.plan(model, factor=4)
-    companion = CompanionPlan(node="act", companion=Companion.PRELU)
-    more = msgspec.structs.replace(plan, frozen=("w1",), companions=(companion,))
-    assert FittedPlan.of(Model(model, None), more).plan == plan
-
-
-@needs_prelu
-def test_a_node_is_replaced_by_the_companion_that_the_plan_says_and_no_other() -> None:
-    model = build(
-        """<ir_version: 8, opset_import: ["" : 17]>
-        g (float[1,2,8,16] x) => (float[1,2,8,16] y) <float[1] s = {0.25}>
-        {
-            [p] a = PRelu (x, s)
-            [q] y = PRelu (a, s)
-        }"""
-    )
-    companions = (
-        CompanionPlan(node="p", companion=Companion.SCALAR),
-        CompanionPlan(node="q", companion=Companion.PRELU),
-    )
-    changed = wf.apply(model, wf.Plan(companions=companions), partial=True)
-    first, *others = [node.op_type for node in changed.graph.node]
-    assert first == "PRelu"
-    assert "PRelu" not in others
-
-
-def test_a_size_of_the_plan_that_does_not_fit_is_named() -> None:
-    model = build(TWO)
-    plan = msgspec.structs.replace(wf.plan(model, factor=4), sizes=({"x": (1, 2, 8, 17)},))
-    with pytest.raises(CheckFailedError, match="the sizes of the plan do not fit the model: "):
-        wf.apply(model, plan)
 
 
 def test_a_plan_reads_as_a_diff() -> None:
@@ -234,7 +91,7 @@ def test_a_plan_reads_as_a_diff() -> None:
 
 def with_layer(**changes: Any) -> dict[str, Any]:
     """A plan of one layer, with changes to its form."""
-    plan = msgspec.to_builtins(wf.plan(build(TWO), factor=4, nodes=["first"]))
+    plan = msgspec.to_builtins(wf.plan(build(TWO_CONVS), factor=4, nodes=["first"]))
     plan["layers"][0]["form"] |= changes
     return plan
 
@@ -300,7 +157,7 @@ def test_what_is_no_plan_is_refused_in_one_line(content: Any, words: str, tmp_pa
 def test_a_form_that_no_layer_has_is_a_misfit_or_still_exact(changes: dict[str, Any]) -> None:
     """Any plan is refused or gives a model that is proved equal, within the usual memory."""
     plan = msgspec.convert(with_layer(**changes), Plan)
-    model = build(TWO)
+    model = build(TWO_CONVS)
     try:
         assert wf.apply(model, plan) is not model
     except CheckFailedError as error:
@@ -315,7 +172,7 @@ def test_the_options_of_a_plan_are_those_of_the_fold() -> None:
         max_flops_growth=7.0,
         mix_samples=True,
     )
-    fold = decide_fixed(Model(build(TWO), None), options).plan.options
+    fold = decide_fixed(Model(build(TWO_CONVS), None), options).plan.options
     assert (fold.fixed_shapes, fold.max_flops_growth, fold.mix_samples) == (True, 7.0, True)
     assert fold.companions == ()
 
