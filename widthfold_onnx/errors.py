@@ -38,7 +38,7 @@ class InvalidModelError(WidthfoldError):
 
 
 class UnverifiedError(WidthfoldError):
-    """No statement is possible: provider, kernel, runtime or usable inputs are missing."""
+    """The models cannot be judged: provider, kernel, runtime or usable inputs are missing."""
 
     exit_code = 4
 

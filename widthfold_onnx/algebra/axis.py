@@ -210,7 +210,7 @@ def fold_axis(
 
     The extents need not be divisible: the result holds the lengths to which they must be extended.
     The fold of an open axis is right for all lengths that differ from this one by a multiple of
-    `condition.modulus`; if the length is not known, for the multiples themselves.
+    `condition.modulus`. If the length is not known, the fold is right for these multiples.
 
     Args:
         axis: the axis.

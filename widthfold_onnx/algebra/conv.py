@@ -45,9 +45,9 @@ class ConvFold:
             arithmetic changes, but a runtime picks another kernel for another rank.
         regrouping: the change from the original to the Conv that is folded.
         summed: each tap of the first axis has output channels of its own, (k, a, c) in this order,
-            and a position of that axis is a sample. What the taps give is shifted and added behind
-            the Conv, which has no such axis; without axes it is a product of matrices. Axes behind
-            the first are not folded, and there is one group.
+            and a position of that axis is a sample. The Conv has no such axis. Behind it the
+            results of the taps are shifted and added. Without axes it is a product of matrices.
+            Axes behind the first are not folded, and there is one group.
     """
 
     axes: tuple[FoldedAxis, ...]

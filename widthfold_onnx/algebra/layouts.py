@@ -1,8 +1,9 @@
 """Define how folded and padded tensors lie: packed layouts and padded layouts.
 
 A packed layout is a bijection between the elements of a logical and of a packed tensor. Channels
-stay on one axis, which has the same number in both, counted from one end. Ops that act on each
-element alone, or differ per channel at most, need to know no more. There are two kinds.
+stay on one axis, which has the same number in both, counted from one end. An op that acts on each
+element alone, or differs per channel at most, needs only the axis of the channels. There are two
+kinds.
 
 Between Convs (`ConvLayout`) a tensor [N, C, L1, ...] has the channels (b, c, a1, a2, ...): batch
 tile, channel, spatial tiles; or, tile-major, (b, a1, a2, ..., c). In a channel-major layout groups

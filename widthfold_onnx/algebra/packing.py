@@ -2,9 +2,9 @@
 
 A tensor [N, C, L1, L2, ...] consists of atoms: N of (n, b), C of groups and channels (r, c), a
 folded axis Li of its tile and its rest (interleaved: rest then tile; blocked: tile then rest).
-A packing is a sequence of arrangements of atoms. From each to the next leads a Reshape if the atoms
-with an extent above 1 keep their order, else a Transpose. An axis is cut no further than packing
-needs, so that unknown extents mostly keep their place.
+A packing is a sequence of arrangements of atoms. Two neighbouring arrangements differ by a Reshape
+if the atoms with an extent above 1 keep their order. Otherwise they differ by a Transpose. An axis
+is cut no further than packing needs, so that unknown extents mostly keep their place.
 
     NCHW path   cut - order as (n | b r c a.. | rest..) - merge
     NHWC path   to channels-last - cut - order as (n | rest.. | b r a.. c) - merge - to NCHW

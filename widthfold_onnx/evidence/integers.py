@@ -196,7 +196,7 @@ def _drawn(
         return np.asarray((integers * (weight != 0)).astype(kind))
     largest = max(1, min(MAX_MAGNITUDE, limit // ((terms + 1) * heaviest)))  # 1: a stored bias
     integers = rng.integers(-largest, largest, shape, endpoint=True)
-    # Where even -1..1 could reach the limit, most of the data is zero: a sum has a few products of
-    # at most a sixteenth of the limit, and more than 15 of them by no chance that matters.
+    # Where even -1..1 could reach the limit, most of the data is zero. A sum then has few nonzero
+    # products, each at most a sixteenth of the limit; more than 15 are too unlikely to matter.
     is_drawn = rng.random(shape) < limit / (4 * terms * heaviest)
     return np.asarray((integers * is_drawn).astype(kind))

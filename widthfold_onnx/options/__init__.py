@@ -461,8 +461,8 @@ class VerifyOptions(RuntimeOptions):
 class DeliveryOptions(VerifyOptions):
     """Options for the check of a model that was just folded.
 
-    It is proved and compared on fewer inputs than in `verify`, without truth and times. A wrong
-    fold cannot pass.
+    Outputs are compared on fewer inputs than in `verify`, without truth and times. The proof, which
+    `pipeline` demands in addition, rules out a wrong fold.
     """
 
     truth_budget: float = 0.0

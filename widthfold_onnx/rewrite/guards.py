@@ -5,9 +5,10 @@ A group has one guard and runs as one node, so no path may lead out of the group
 
 The guard tests the extents of the values that the group reads. Where tiles divide these extents, a
 folded node returns extents that the tiles of its result divide, and ops between keep the folded
-extents. So a node may need of a tensor of its group only what the layout of the tensor needs. Where
-it needs more, or where nothing reads a value that the group returns, the group is split. Each of
-its nodes that needs a guard then has its own, between logical tensors.
+extents. So a node of a group may put no condition on a tensor inside the group besides the
+conditions of the tensor's layout. A group is split if a node puts one, or if nothing reads a value
+that the group returns. Each of its nodes that needs a guard then has its own, between logical
+tensors.
 
 The folded nodes move into one branch, copies of the original nodes into the other:
 

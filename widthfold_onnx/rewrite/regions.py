@@ -6,10 +6,10 @@
 
 1. Every op that can run packed does: one of its inputs comes from a folded or packed node, and its
    other data is available in the same layout.
-2. An op becomes logical again if moves copy more elements while it runs packed. This is
-   tried in reverse order, where a tie makes the op logical: no op runs packed for the ops behind
-   it alone. Then it is tried in order, where a tie keeps the op packed, because the runtime fuses
-   a folded node only with its neighbours.
+2. An op becomes logical again if moves copy more elements while it runs packed. This is tried in
+   reverse order, where a tie makes the op logical. So an op does not stay packed only because the
+   ops behind it are packed. Then it is tried in order, where a tie keeps the op packed, because
+   the runtime fuses a folded node only with its neighbours.
 
 A DequantizeLinear is free: a copy stands before each reader, in the layout in which that reader
 reads. So its result is in the layout of its integers.

@@ -280,7 +280,7 @@ class Emission:
         """Pack a logical value into a layout, or with `inverse` unpack it; return the result."""
         series = Series(self.document, start, owner, value.name or "")
         shape = self._regions.shapes[value, layout]
-        # Names of nodes keep the older words for packing, so that models stay the same bytes.
+        # Node names say fold and unfold for pack and unpack: other names would change the model.
         suffix = "unfold" if inverse else "fold"
         scales = self._regions.signed_quantization(value, layout)
         if scales:

@@ -106,7 +106,7 @@ class Layer(Site, ABC):
 
     @cached_property
     def has_finite_weight(self) -> bool:
-        """True if the weight holds neither Inf nor NaN; it is read for this."""
+        """True if the weight holds neither Inf nor NaN; the weight is read to find out."""
         return bool(np.isfinite(self.read_weight()).all())
 
     @property

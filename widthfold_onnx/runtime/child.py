@@ -1,10 +1,9 @@
 """Run a function in a child process, so that a crash, a hang or a lack of memory stays there.
 
 A fresh interpreter is started, never a fork (CUDA does not survive one) and never the caller's
-own script (which need not guard its main part). Both ends are ours: pickles, which tell where they
-end, go over two pipes.
-A thread inside the runtime does not see Ctrl-C until it returns, so the parent waits in Python
-and kills the child with all that it started.
+own script (which need not guard its main part). Parent and child exchange pickles over two pipes:
+both sides are this module, and a pickle marks its own end. A thread inside the runtime does not see
+Ctrl-C until it returns, so the parent waits in Python and kills the child with all that it started.
 """
 
 from __future__ import annotations

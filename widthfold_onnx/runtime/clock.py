@@ -85,7 +85,7 @@ def clock_name(options: RuntimeOptions) -> Literal["wall", "thread"]:
 
 
 def repeats(run: float, opening: float, seconds: float, *, fewest_runs: int = 1) -> Repeats:
-    """Return how often a process should repeat, so that its time tells most.
+    """Return the sessions and runs of a process that narrow the interval most for their time.
 
     A process repeats sessions, and a session repeats runs. The best number of runs is sqrt(cost of
     a session / cost of a run) * spread of runs / spread of sessions. The best number of sessions
@@ -99,7 +99,7 @@ def repeats(run: float, opening: float, seconds: float, *, fewest_runs: int = 1)
     Args:
         run: seconds of a run.
         opening: seconds of opening a session.
-        seconds: time that a process may take, as far as the fewest runs of each session fit.
+        seconds: time that a process may take; the fewest runs may exceed it.
         fewest_runs: of each session.
     """
     cost = opening + (1 + WARMUP_ROUNDS) * run

@@ -54,8 +54,8 @@ class Pairing:
             ratio of their runs. Above 1 the rewritten is faster.
         low: lower end of its 95 % interval.
         high: upper end.
-        control: deviation from 1 of the sessions of the original against each other; how far chance
-            reaches is in the interval of the ratio already.
+        control: deviation from 1 of the sessions of the original against each other. Chance is not
+            counted here: the interval of the ratio contains it.
         converged: the interval became narrow within the budget.
         verdict: see `speed_verdict`.
     """

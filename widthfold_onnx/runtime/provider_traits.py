@@ -47,7 +47,7 @@ class ProviderTraits:
         in_caller: True if its one thread is the calling thread: then processor time is measured,
             else wall time. False if not known.
         layout: the layout that it computes in.
-        channels_last: option that makes that NHWC.
+        channels_last: option that switches `layout` to NHWC.
         target: the device that times are predicted for; "": the processor's target (`targets`).
         library: its own shared library, without prefix and suffix.
         opened_later: libraries opened when its first Conv runs, not when it is loaded

@@ -156,8 +156,8 @@ FOLDER = "session.model_external_initializers_file_folder_path"
 """Where a model in memory has its external data (onnxruntime_session_options_config_keys.h)."""
 
 PRECISION = "session.x64quantprecision"
-"""At 1 the runtime multiplies signed weights as unsigned ones where that is exact only so, from
-the level EXTENDED on (the same header; `runtime.kernels`)."""
+"""At 1 the runtime multiplies signed weights as unsigned ones where only that is exact, from the
+level EXTENDED on (the same header; `runtime.kernels`)."""
 
 SIGNED = "session.qdqisint8allowed"
 """At 1 the runtime leaves signed data signed that are quantized and dequantized, on x86 too."""

@@ -185,8 +185,8 @@ It is more than `intervals.MIN_DIFFERENCE`: many forms race, and the best may be
 """
 
 MORE_TIME = 2.0
-"""Least ratio of a budget to an earlier one that repeats a measurement which was skipped for lack
-of time, or left undecided by a wide interval."""
+"""A measurement is repeated if the budget is at least this many times the earlier budget, and the
+measurement was skipped for lack of time or left undecided by a wide interval."""
 
 RETRY = datetime.timedelta(days=7)
 """Age at which a lost form is tried again: memory or time may have been short at that moment."""

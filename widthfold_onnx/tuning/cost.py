@@ -119,14 +119,17 @@ def _extended(extents: Sequence[int | None], shape: Sequence[int]) -> int:
 
 
 Moves = tuple[Sequence[MoveOrSum], Sequence[MoveOrSum]]
-"""The moves before and behind a layer; a sum of shifted taps among them counts no time."""
+"""The moves before and behind a layer. The time of a sum of shifted taps is not counted."""
 
 CHANNEL_ALIGNMENT = 4
 """Multiple of the channel count that ReorderInput requires (nchwc_transformer.cc)."""
 
 ROW_OVERHEAD = 8
-"""Cost of a row of a product of matrices beside its products, counted in products: read off the
-times of a few shapes of 262144 and 1048576 rows and 1 to 16 channels, AVX-512 core, no fit."""
+"""Cost of a row of a product of matrices beside its products, counted in products.
+
+An estimate from the times of a few shapes (262144 and 1048576 rows, 1 to 16 channels, an AVX-512
+core); it was not fitted.
+"""
 
 STRIDED_PASSES = 3
 """Extra passes for columns gathered at a stride: 0.20 to 0.25 ns more per 4-byte number than at

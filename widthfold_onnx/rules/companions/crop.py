@@ -16,8 +16,8 @@ Matches: a Conv or ConvTranspose behind which a Slice of spatial axes follows wi
     several. Each op between acts on each element alone, or is a Squeeze or Unsqueeze; nothing else
     reads their results. Bounds are constant, or follow from extents (`lengths`). Also a Conv
     before which stands a Pad of spatial axes with zeros.
-Rewrites: to the Conv with other pads, with copies of the ops between; what no pad can take stays a
-    Slice.
+Rewrites: to the Conv with other pads, with copies of the ops between. A Slice still removes the
+    positions that no pad can remove.
 Exact: each remaining position reads the same elements as before, zeros included. A runtime may add
     up in another order. The pads are right for every extent: end pads are exact whatever the
     stride leaves over, and at the least extent at which the Conv runs a position is left. Every

@@ -1,7 +1,7 @@
 """Find the dimensions that a model leaves open, and extents of them at which it runs.
 
 A model does not tell how long an audio input must be. So the original is run at one size after
-another until one works, small sizes first; a try of a wrong size stops early. A search is bounded
+another until one works, small sizes first; a run at a wrong size fails early. A search is bounded
 in seconds and in memory.
 
 A child process runs `provider_and_sizes`, so this file imports nothing that only rewriting needs:

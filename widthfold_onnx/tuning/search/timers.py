@@ -247,5 +247,8 @@ def is_enough(
 
 
 def is_look(count: int) -> bool:
-    """Check whether to look at so many rounds: each time there are an eighth to a quarter more."""
+    """Check whether times are judged after this many rounds.
+
+    Between two judgements the number grows by an eighth to a quarter.
+    """
     return count % (1 << max(count.bit_length() - 3, 0)) == 0

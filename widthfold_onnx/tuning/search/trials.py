@@ -40,8 +40,10 @@ from widthfold_onnx.tuning.search.timers import (
 )
 
 HANG_SECONDS = 600.0
-"""Seconds beyond the timing at one size after which a model counts as hung: some run for ten
-seconds, and a trial that is not sure before runs them almost sixty times."""
+"""Seconds beyond the timing at one size after which a model counts as hung.
+
+Some models run for ten seconds, and an undecided trial runs them almost sixty times.
+"""
 
 FOLDED = "the folded model"
 """File name of every folded model: errors of the runtime name it."""
