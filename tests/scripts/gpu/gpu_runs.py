@@ -12,11 +12,15 @@ from tests.shared import ROOT
 
 BENCH = ROOT / "scripts" / "gpu_bench.py"
 EXTRAS = ("msgspec", "onnx_ir", "platformdirs", "scipy", "click", "jinja2", "rich", "matplotlib")
-HIDDEN = f"""
+BARE = f"""
 import runpy, sys
 sys.modules.update(dict.fromkeys({(*EXTRAS, "torch")}))
-sys.argv = sys.argv[1:]
 sys.path.insert(0, {str(BENCH.parent)!r})
+"""
+"""Begins a program as if these packages were not installed."""
+
+HIDDEN = f"""{BARE}
+sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 """Runs a script as if these packages were not installed."""

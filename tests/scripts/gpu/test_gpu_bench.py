@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scripts.gpu.gpu_runs import BENCH, bench, rows_of
+from tests.scripts.gpu.gpu_runs import BARE, BENCH, bench, rows_of
 from widthfold_onnx.errors import UsageError
 
 
@@ -132,6 +132,11 @@ def test_numpy_onnx_and_the_runtime_are_enough_for_layers(finished: Path, tmp_pa
     assert torch["reason"].startswith("PyTorch cannot be imported")
     assert "| 1->1 5x1 | float16 | nchw | none |" in done.stdout
     assert "no pictures without matplotlib" in done.stderr
+
+
+def test_the_parts_of_the_script_import_numpy_onnx_and_the_runtime_alone() -> None:
+    parts = "from gpu import device, grid, layers, published, rival, watch, wholes"
+    subprocess.run([sys.executable, "-c", BARE + parts], check=True)
 
 
 def test_a_run_without_time_says_what_is_left(tmp_path: Path) -> None:
