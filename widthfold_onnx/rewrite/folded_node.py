@@ -57,14 +57,14 @@ def append_folded(
     inputs = [
         _input(series, layer, form, constants, index) for index in range(len(layer.node.inputs))
     ]
+    inputs[layer.data_index] = series.value
     domain, op_type, attributes = layer.operator.folded_operator(layer.node, form.fold)
     folded_node = series.append(
         op_type,
         "conv" if layer.spatial_rank else "product",
-        {str(index): value for index, value in enumerate(inputs[layer.data_index + 1 :])},
+        inputs,
         attributes,
         metadata,
-        first=inputs[: layer.data_index],
         domain=domain,
     )
     if ends.output_layout is None:

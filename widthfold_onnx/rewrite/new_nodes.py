@@ -16,7 +16,7 @@ from widthfold_onnx.algebra.packing import MoveOrSum, Reshape, ShiftedSum, pixel
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.document import Attributes, Document, Graph, Node, Value, graph_of
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
-from widthfold_onnx.rules.op import BOUNDS_OPSET, PADS_OPSET, as_inputs
+from widthfold_onnx.rules.op import BOUNDS_OPSET, PADS_OPSET, Vectors, as_inputs
 
 SHUFFLED = frozenset(
     {
@@ -115,7 +115,7 @@ class Series(NodeBuilder):
         block = pixel_shuffle(moves)
         if block is not None and self._document.opset >= CRD_OPSET and self._is_shuffled():
             shuffle: Attributes = {"blocksize": block, "mode": "CRD"}
-            self.append("DepthToSpace", f"{suffix}_depth_to_space", {}, shuffle)
+            self.append("DepthToSpace", f"{suffix}_depth_to_space", [self.value], shuffle)
             return
         for move in moves:
             if isinstance(move, Reshape):
@@ -123,11 +123,12 @@ class Series(NodeBuilder):
                     0 if keep and extent is None else -1 if extent is None else extent
                     for extent, keep in zip(move.extents, move.keep, strict=True)
                 ]
-                self.append("Reshape", f"{suffix}_reshape", {"shape": dims}, {})
+                shape = self._constants(f"{suffix}_reshape", {"shape": dims})
+                self.append("Reshape", f"{suffix}_reshape", [self.value, *shape], {})
             elif isinstance(move, ShiftedSum):
                 self._append_sum(move)
             else:
-                self.append("Transpose", f"{suffix}_transpose", {}, {"perm": move.order})
+                self.append("Transpose", f"{suffix}_transpose", [self.value], {"perm": move.order})
 
     def _append_sum(self, shifted_sum: ShiftedSum) -> None:
         """Append a Pad for each tap, which selects its channels and shifts them, and their Sum."""
@@ -138,13 +139,14 @@ class Series(NodeBuilder):
         for k, (begin, end) in enumerate(pads):
             first, last = k * channels, (len(pads) - 1 - k) * channels
             self.value = start
-            self._pad([0, begin, -first, *zeros, 0, end, -last, *zeros], "shift", {})
+            self._pad([0, begin, -first, *zeros, 0, end, -last, *zeros], "shift")
             taps.append(self.value)
-        self.append("Sum", "sum", {}, {}, first=taps[:-1])
+        self.append("Sum", "sum", taps, {})
 
-    def _pad(self, pads: Sequence[int], suffix: str, value: Mapping[str, Value]) -> None:
-        inputs, attributes = as_inputs(self._document, PADS_OPSET, {"pads": pads})
-        self.append("Pad", suffix, {**inputs, **value}, attributes)
+    def _pad(self, pads: Sequence[int], suffix: str, zero: Value | None = None) -> None:
+        vectors, attributes = as_inputs(self._document, PADS_OPSET, {"pads": pads})
+        inputs = [self.value, *self._constants(suffix, vectors)]
+        self.append("Pad", suffix, inputs if zero is None else [*inputs, zero], attributes)
 
     def _is_shuffled(self) -> bool:
         return self._document.element_type(self._graph, self._origin) in SHUFFLED
@@ -152,7 +154,7 @@ class Series(NodeBuilder):
     def extend(self, added_positions: Mapping[int, int], rank: int, zero: Value | None) -> None:
         """Append zeros, or `zero`: by axis as many positions as are added."""
         pads = [0] * rank + [added_positions.get(i, 0) for i in range(rank)]
-        self._pad(pads, "extend", {} if zero is None else {"value": zero})
+        self._pad(pads, "extend", zero)
 
     def cut(self, slice_ends: Mapping[int, int]) -> None:
         """Keep the first positions of some axes.
@@ -162,7 +164,8 @@ class Series(NodeBuilder):
         """
         axes, ends = list(slice_ends), list(slice_ends.values())
         bounds = {"starts": [0] * len(axes), "ends": ends, "axes": axes}
-        self.append("Slice", "cut", *as_inputs(self._document, BOUNDS_OPSET, bounds))
+        vectors, attributes = as_inputs(self._document, BOUNDS_OPSET, bounds)
+        self.append("Slice", "cut", [self.value, *self._constants("cut", vectors)], attributes)
 
     def requantize(self, maker: Node | None) -> None:
         """Quantize data and dequantize it again, if it was moved.
@@ -171,37 +174,30 @@ class Series(NodeBuilder):
             maker: the `exact_dequantizer` of the data.
         """
         if maker is not None and self.nodes:
-            numbers = dict(zip(("scale", "zero"), maker.inputs[1:], strict=True))
-            self.append("QuantizeLinear", "quantize", numbers, {})
-            self.append("DequantizeLinear", "dequantize", numbers, {})
+            _, *scale_and_zero = maker.inputs
+            self.append("QuantizeLinear", "quantize", [self.value, *scale_and_zero], {})
+            self.append("DequantizeLinear", "dequantize", [self.value, *scale_and_zero], {})
 
     def append(
         self,
         op_type: str,
         suffix: str,
-        constants: Mapping[str, Sequence[int] | Value | None],
+        inputs: Sequence[Value | None],
         attributes: Attributes,
         metadata: Mapping[str, str] | None = None,
         *,
-        first: Sequence[Value | None] = (),
         domain: str = "",
     ) -> Node:
-        """Append a node that reads `first`, the result of the last node and `constants`.
-
-        A constant that is no Value is added as int64; None is an input that is left out.
-        """
-        inputs: list[Value | None] = [*first, self.value]
-        for label, constant in constants.items():
-            if constant is None or isinstance(constant, Value):
-                inputs.append(constant)
-            else:
-                name = f"{self._base}/{suffix}/{label}"
-                array = np.array(constant, np.int64)
-                inputs.append(self._document.add_constant(array, name, self._graph))
+        """Append a node, whose result becomes `value`."""
         metadata = {ORIGIN_KEY: self._origin, **(metadata or {})}
         node = self.add(op_type, suffix, inputs, attributes, metadata=metadata, domain=domain)
         self.value = node.outputs[0]
         return node
+
+    def _constants(self, suffix: str, vectors: Vectors) -> list[Value]:
+        """Add whole numbers for the node whose name ends with `suffix`."""
+        base, add = f"{self._base}/{suffix}", self._document.add_constant
+        return [add(np.array(v, np.int64), f"{base}/{k}", self._graph) for k, v in vectors.items()]
 
     def add_before(
         self, op_type: str, inputs: Sequence[Value | None], attributes: Attributes

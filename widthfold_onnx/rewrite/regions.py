@@ -149,8 +149,8 @@ class Regions:
             *(r for r in results if r in self.sources and self.stored_value(r, layout) is value),
         ]
 
-    def signed_quantization(self, value: Value, layout: PackedLayout) -> dict[str, Value]:
-        """Return scale and zero point of signed bytes between (de)quantizers in a layout, or {}.
+    def signed_quantization(self, value: Value, layout: PackedLayout) -> tuple[Value, Value] | None:
+        """Return scale and zero point of signed bytes between (de)quantizers in a layout, or None.
 
         ONNX Runtime on x86 computes in integers with unsigned bytes only, and converts signed ones
         where a QuantizeLinear stands right before a DequantizeLinear (qdq_s8_to_u8.cc). So such
@@ -163,13 +163,13 @@ class Regions:
             if (result, layout) in self.dequantized and self.sources.get(result) is value:
                 node = user
         if node is None or node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
-            return {}
+            return None
         scale, zero = input_of(node, 1), input_of(node, 2)
         step, offset = (constant_of(self.document, constant) for constant in (scale, zero))
         if scale is None or zero is None or step is None or offset is None:
-            return {}
+            return None
         has_one_each = math.prod(offset.shape) == math.prod(step.shape) == 1
-        return {"scale": scale, "zero": zero} if has_one_each and offset.dtype == "INT8" else {}
+        return (scale, zero) if has_one_each and offset.dtype == "INT8" else None
 
     def _choose_ops(self) -> None:
         """Let every op run packed that can, then make those logical whose moves cost more."""

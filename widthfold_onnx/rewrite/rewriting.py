@@ -282,12 +282,14 @@ class Emission:
         shape = self._regions.shapes[value, layout]
         # Node names say fold and unfold for pack and unpack: other names would change the model.
         suffix = "unfold" if inverse else "fold"
-        scales = self._regions.signed_quantization(value, layout)
-        if scales:
-            series.append("DequantizeLinear", f"{suffix}_dequantize", scales, {})
+        scale_and_zero = self._regions.signed_quantization(value, layout)
+        if scale_and_zero is not None:
+            series.append("DequantizeLinear", f"{suffix}_dequantize", [start, *scale_and_zero], {})
         series.append_moves(layout.moves(shape, inverse=inverse), suffix)
-        if scales:
-            series.append("QuantizeLinear", f"{suffix}_quantize", scales, {})
+        if scale_and_zero is not None:
+            series.append(
+                "QuantizeLinear", f"{suffix}_quantize", [series.value, *scale_and_zero], {}
+            )
         series.requantize(exact_dequantizer(self.document, value))
         if not inverse:
             series.nodes[-1].metadata_props.update(PACKED)
