@@ -36,7 +36,7 @@ from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.identity import find_place
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.measurement import AS_IS, Candidate
-from widthfold_onnx.tuning.search.assign import foresee
+from widthfold_onnx.tuning.search.agreement import forms_by_prediction
 from widthfold_onnx.tuning.search.level_search import workloads_to_race
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.successive_halving import RaceOptions
@@ -155,9 +155,8 @@ def _read(path: Path, runtime_options: RuntimeOptions, options: FoldOptions, for
         layers = Layers.of(reading, options, sizes[0], load_target(default_target(provider)))
     except WidthfoldError as error:
         return _Read(path.name, error)
-    return _Read(
-        path.name, layers, workloads_to_race(layers, layers.workloads, forms, foresee(layers))
-    )
+    workloads = workloads_to_race(layers, layers.workloads, forms, forms_by_prediction(layers))
+    return _Read(path.name, layers, workloads)
 
 
 def _row(model: _Read, benches: Sequence[Bench]) -> TunedModel:

@@ -1,6 +1,6 @@
 """Search the forms that make the model faster: measure layer by layer, decide by the whole model.
 
-`search` runs the stages: `context`, `companions`, `level_search`, `settling` (by `assign`),
+`search` runs the stages: `context`, `companions`, `level_search`, `settling` (by `agreement`),
 `padding`, `outcome`; `trials` times whole models by `timers`. `pipeline` and `tuning` import it.
 """
 
@@ -54,9 +54,9 @@ def search(
     2. The model is timed at the levels of the runtime. At promising levels every layer races in
        its forms (`level_search`); its best form is chosen if it is surely faster. The level that
        promises the fastest model comes first.
-    3. The choice in which neighbours agree on layouts at least cost (`assign`) is timed with the
-       whole model, at each level. Then the model is timed without each form; what does not help in
-       its place is dropped (`settling`).
+    3. The choice in which neighbours agree on layouts at least cost (`agreement`) is timed with
+       the whole model, at each level. Then the model is timed without each form; what does not
+       help in its place is dropped (`settling`).
     4. The model is timed with the channels of whole chains padded (`padding`).
     5. The rest is timed against the original at its strongest setting, at every size of the
        inputs. It must be faster beyond the noise at one size, and slower at none; else nothing is
@@ -93,10 +93,10 @@ def _search(trials: Trials) -> DecidedPlan:
     draft, gains = best_companions(trials, matches)
     level_searches = _search_levels(trials, draft)
     trials_at_level = trials.at(_only_level(level_searches.all_to_extended, trials.context))
-    level_search = level_searches.by_promise[0]
+    level_search = level_searches.fastest_first[0]
     forms = level_search.chosen()
     if not level_searches.interrupted:
-        level_search, forms = settle(trials_at_level, level_searches.by_promise)
+        level_search, forms = settle(trials_at_level, level_searches.fastest_first)
     unpadded = plan = level_search.plan(forms)
     padding = None if level_searches.interrupted else best_padding(trials_at_level, unpadded)
     if padding is not None and padding.is_taken:

@@ -22,7 +22,7 @@ from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.tuning.bench import MIN_GAIN, Bench, Budget
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.measurement import AS_IS, Measurement
-from widthfold_onnx.tuning.search.assign import foresee
+from widthfold_onnx.tuning.search.agreement import forms_by_prediction
 from widthfold_onnx.tuning.workloads import Workload
 
 PREDICTED_GAIN = 1.25
@@ -57,16 +57,16 @@ class LevelSearch:
         self.bench.measure(self.promising(), budget, on_progress)
 
     @cached_property
-    def _foreseen(self) -> Mapping[str, FormSpec]:
+    def _predicted_forms(self) -> Mapping[str, FormSpec]:
         """The forms of least predicted cost together: alone, forms of a region look slow."""
-        return foresee(self.layers)
+        return forms_by_prediction(self.layers)
 
     def promising(self) -> list[Workload]:
         """Return the layers to race by possible gain, largest first; layers inside regions last."""
         negligible = self.negligible()
         subjects = [s for s in reversed(self._least_first()) if s not in negligible]
         return workloads_to_race(
-            self.layers, subjects, self.bench.options.spending.forms, self._foreseen
+            self.layers, subjects, self.bench.options.spending.forms, self._predicted_forms
         )
 
     def negligible(self) -> set[str]:
@@ -144,19 +144,19 @@ class LevelSearches(NamedTuple):
     """The searches at all levels at which layers raced.
 
     Attributes:
-        by_promise: the searches, the most promising one first.
+        fastest_first: the searches, by the time that a run of the model may take at their level.
         all_to_extended: time of the drafted model at level ALL / at EXTENDED; None if it was not
             timed.
         interrupted: True if the caller ended the races.
     """
 
-    by_promise: Sequence[LevelSearch]
+    fastest_first: Sequence[LevelSearch]
     all_to_extended: Measurement | None
     interrupted: bool
 
 
 def workloads_to_race(
-    layers: Layers, subjects: Collection[str], forms: int, foreseen: Mapping[str, FormSpec]
+    layers: Layers, subjects: Collection[str], forms: int, predicted_forms: Mapping[str, FormSpec]
 ) -> list[Workload]:
     """Return layers with the forms that race, and behind them those inside regions.
 
@@ -164,10 +164,10 @@ def workloads_to_race(
         layers: the layers of a model.
         subjects: subjects of the layers that race.
         forms: the most forms of each.
-        foreseen: the form of each that comes first (`tuning.search.assign.foresee`).
+        predicted_forms: the form of each that comes first, as `forms_by_prediction` returns it.
     """
     return [
-        workloads[subject].with_most_promising(forms, foreseen.get(subject))
+        workloads[subject].with_most_promising(forms, predicted_forms.get(subject))
         for workloads in (layers.workloads, layers.workloads_inside)
         for subject in subjects
         if subject in workloads

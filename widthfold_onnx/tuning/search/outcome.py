@@ -151,7 +151,7 @@ class FinishedSearch:
             sizes=list(map(_at_size, context.sizes, self.finals)),
             layers=len(workloads),
             forms=sum(len(workload.forms) for workload in workloads.values()),
-            measured=sum(len(s.bench.new_measurements) for s in level_searches.by_promise),
+            measured=sum(len(s.bench.new_measurements) for s in level_searches.fastest_first),
             pending=len(_unmeasured(level_searches)) if options.measure else 0,
             predicted=sum(choice is not None and choice[1].predicted for choice in best),
             interrupted=level_searches.interrupted,
@@ -197,8 +197,8 @@ def _why_unmeasured(level_search: LevelSearch, subject: str) -> str:
 
 def _unmeasured(level_searches: LevelSearches) -> set[str]:
     """Return the subjects of the layers that still lack a measurement."""
-    pending = [w for s in level_searches.by_promise for w in s.bench.pending(s.promising())]
-    return level_searches.by_promise[0].layers.subjects_of(pending)
+    pending = [w for s in level_searches.fastest_first for w in s.bench.pending(s.promising())]
+    return level_searches.fastest_first[0].layers.subjects_of(pending)
 
 
 def _fastest(all_to_extended: Measurement | None) -> str:

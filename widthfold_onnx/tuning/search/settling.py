@@ -12,7 +12,7 @@ from widthfold_onnx.options import Step
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.tuning.measurement import AS_IS
-from widthfold_onnx.tuning.search.assign import assign
+from widthfold_onnx.tuning.search.agreement import forms_by_measurement
 from widthfold_onnx.tuning.search.level_search import LevelSearch
 from widthfold_onnx.tuning.search.trials import Trials
 
@@ -24,14 +24,14 @@ Forms = Mapping[str, FormSpec]
 """Subject of a layer -> its form; a layer that is not named stays as it is."""
 
 
-def settle(trials: Trials, by_promise: Sequence[LevelSearch]) -> tuple[LevelSearch, Forms]:
+def settle(trials: Trials, fastest_first: Sequence[LevelSearch]) -> tuple[LevelSearch, Forms]:
     """Return the search of the level at which the whole model is fastest, and the forms that help.
 
     Args:
         trials: times whole models.
-        by_promise: the searches at all levels, the most promising one first.
+        fastest_first: the searches at all levels, as `LevelSearches` has them.
     """
-    level_search, *challengers = by_promise
+    level_search, *challengers = fastest_first
     forms = _agreed(trials, level_search)
     for challenger in challengers:
         challenger_forms = _agreed(trials, challenger)
@@ -64,7 +64,7 @@ def _agreed(trials: Trials, level_search: LevelSearch) -> Forms:
     measurement_of = level_search.bench.measurement
     forms = level_search.chosen()
     predicted = {s: form for s, form in forms.items() if measurement_of(s, AS_IS) is None}
-    agreed = {**predicted, **assign(level_search.layers, measurement_of)}
+    agreed = {**predicted, **forms_by_measurement(level_search.layers, measurement_of)}
     plan, agreed_plan = (level_search.plan(f) for f in (forms, agreed))
     if agreed == forms or not plan.changes or not trials.spending.trial:
         return agreed

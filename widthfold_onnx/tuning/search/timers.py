@@ -239,14 +239,14 @@ def is_enough(
     """
     if len(rounds) < MIN_ROUNDS:
         return passed > max(seconds, patience)
-    if passed > seconds or not is_look(len(rounds)):
+    if passed > seconds or not is_time_to_judge(len(rounds)):
         return passed > seconds
     times = np.array(rounds)
     first, *others = times.T
     return times.sum() > CHOICE_SECONDS and all(is_settled(other, first) for other in others)
 
 
-def is_look(count: int) -> bool:
+def is_time_to_judge(count: int) -> bool:
     """Check whether times are judged after this many rounds.
 
     Between two judgements the number grows by an eighth to a quarter.

@@ -144,8 +144,8 @@ class Trials:
 
         for start in range(0, len(untimed), MAX_MODELS_IN_MEMORY):
             chunk = untimed[start : start + MAX_MODELS_IN_MEMORY]
-            has_lived = time_others(chunk)
-            if not has_lived and len(chunk) > 1:
+            child_survived = time_others(chunk)
+            if not child_survived and len(chunk) > 1:
                 # One of them may not run, or memory holds some of them only.
                 for number in chunk:
                     time_others([number])

@@ -17,7 +17,7 @@ from tests.tuning.world import World, enter
 from widthfold_onnx.tuning.bench import MIN_GAIN
 from widthfold_onnx.tuning.layers import Layers, Link, subject_inside
 from widthfold_onnx.tuning.measurement import AS_IS, Candidate, Measurement, now
-from widthfold_onnx.tuning.search.assign import assign, foresee
+from widthfold_onnx.tuning.search.agreement import forms_by_measurement, forms_by_prediction
 from widthfold_onnx.tuning.targets import load_target
 from widthfold_onnx.tuning.workloads import PredictedForm, Workload
 
@@ -156,13 +156,13 @@ def test_no_other_choice_costs_less(seed: int, every: Layers) -> None:
         for subject, workload in some.workloads.items()
     ]
     best = min(cost(some, measurements, dict(c)) for c in itertools.product(*options))
-    specs = assign(some, measurements)
+    specs = forms_by_measurement(some, measurements)
     forms = {
         subject: next((f for f in workload.forms if f.spec == specs.get(subject)), None)
         for subject, workload in some.workloads.items()
     }
     assert cost(some, measurements, forms) == pytest.approx(best)
-    assert assign(some, measurements) == specs
+    assert forms_by_measurement(some, measurements) == specs
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -182,7 +182,7 @@ def test_what_is_foreseen_is_chosen_if_it_is_measured_so(seed: int, every: Layer
                 return Measurement("ok", ratio, ratio, ratio, seconds[candidate], 4, "", now())
         return None
 
-    assert foresee(some) == assign(some, prediction)
+    assert forms_by_prediction(some) == forms_by_measurement(some, prediction)
 
 
 @pytest.mark.parametrize(("alone", "folded"), [(1.2, 4), (9.0, 0)])
@@ -204,15 +204,23 @@ def test_forms_of_a_region_are_foreseen_though_they_look_slow_alone(
         times = form._replace(predicted_seconds=alone, predicted_seconds_inside=0.5)
         workloads[subject] = replace(workload, predicted_seconds=1.0, forms=(times,))
         inside[subject] = replace(workloads[subject], is_inside=True)
-    assert len(foresee(holding(every, workloads=workloads, workloads_inside=inside))) == folded
+    assert (
+        len(forms_by_prediction(holding(every, workloads=workloads, workloads_inside=inside)))
+        == folded
+    )
 
 
 def test_what_was_not_measured_or_lost_is_not_chosen(every: Layers) -> None:
-    assert assign(every, lambda subject, candidate: None) == {}
+    assert forms_by_measurement(every, lambda subject, candidate: None) == {}
     own = Measurement("ok", 1.0, 1.0, 1.0, 1.0, 4, "", now())
     crashed = Measurement.lost("it crashed")
-    assert assign(every, lambda s, candidate: own if candidate == AS_IS else crashed) == {}
-    assert assign(Layers(load_target("cpu-avx2")), lambda subject, candidate: None) == {}
+    assert (
+        forms_by_measurement(every, lambda s, candidate: own if candidate == AS_IS else crashed)
+        == {}
+    )
+    assert (
+        forms_by_measurement(Layers(load_target("cpu-avx2")), lambda subject, candidate: None) == {}
+    )
 
 
 def test_layers_that_gain_only_together_are_folded_together(tmp_path, monkeypatch) -> None:

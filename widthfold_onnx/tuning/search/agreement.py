@@ -49,7 +49,7 @@ class Choice(NamedTuple):
     end_seconds: float = 0.0
 
 
-def assign(layers: Layers, measurement_of: MeasurementOf) -> dict[str, FormSpec]:
+def forms_by_measurement(layers: Layers, measurement_of: MeasurementOf) -> dict[str, FormSpec]:
     """Choose the forms of least measured cost.
 
     Args:
@@ -62,8 +62,8 @@ def assign(layers: Layers, measurement_of: MeasurementOf) -> dict[str, FormSpec]
     return _least(layers, {s: [*_measured(w, measurement_of)] for s, w in layers.workloads.items()})
 
 
-def foresee(layers: Layers) -> dict[str, FormSpec]:
-    """Choose the forms of least predicted cost, as `assign` does."""
+def forms_by_prediction(layers: Layers) -> dict[str, FormSpec]:
+    """Choose the forms of least predicted cost, as `forms_by_measurement` does."""
     inside = layers.workloads_inside
     return _least(layers, {s: [*_predicted(w, inside.get(s))] for s, w in layers.workloads.items()})
 
