@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 from click.core import ParameterSource
@@ -35,6 +35,8 @@ Help = Mapping[str, str | Mapping[str, Any]]
 """By option its help, or what else click is told of it, such as another type."""
 
 Command = Callable[..., Any]
+
+Number = TypeVar("Number", int, float)
 
 MAX_EXTENT = 1 << 40
 
@@ -66,6 +68,14 @@ def parse_axis(text: str) -> AxisName | int:
         raise click.BadParameter(f"{printable(text)!r} is none of {names}, 0, 2, 3, 4") from None
 
 
+def _numbers(text: str, separator: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:
+    """Return the numbers of a text; none of them if a part of it is no number."""
+    try:
+        return tuple(map(kind, text.split(separator)))
+    except ValueError:
+        return ()
+
+
 def parse_shape(text: str) -> tuple[str, list[tuple[int, ...]]]:
     """Read NAME:1,3,224,224 as ("NAME", [(1, 3, 224, 224)]); the name may hold colons.
 
@@ -73,11 +83,10 @@ def parse_shape(text: str) -> tuple[str, list[tuple[int, ...]]]:
     two shapes: with all lower ends, and with all upper ends.
     """
     name, _, dims = text.rpartition(":")
-    try:
-        ranges = [tuple(map(int, dim.split(".."))) for dim in dims.split(",")] if dims else []
-    except ValueError:
-        ranges = [(-1,)]
-    is_valid = all(1 <= ends[0] <= ends[-1] <= MAX_EXTENT and len(ends) <= 2 for ends in ranges)
+    ranges = [_numbers(dim, "..", int) for dim in dims.split(",")] if dims else []
+    is_valid = all(
+        len(ends) in (1, 2) and 1 <= ends[0] <= ends[-1] <= MAX_EXTENT for ends in ranges
+    )
     if not name or not is_valid:
         raise click.BadParameter(
             f"{printable(text)!r} is not of the form NAME:1,3,224,224 or NAME:1,3,64..224,64..224, "
@@ -109,11 +118,8 @@ def paired_sizes(pairs: Iterable[tuple[str, list[tuple[int, ...]]]]) -> Sizes:
 def parse_value(text: str) -> tuple[str, tuple[float, ...]]:
     """Read NAME=0.1,0.9 as ("NAME", (0.1, 0.9)); the name may hold "="."""
     name, _, elements = text.rpartition("=")
-    try:
-        values = tuple(float(element) for element in elements.split(","))
-    except ValueError:
-        values = (math.nan,)
-    if not name or not all(map(math.isfinite, values)):
+    values = _numbers(elements, ",", float)
+    if not (name and values and all(map(math.isfinite, values))):
         raise click.BadParameter(f"{printable(text)!r} is not of the form NAME=16000")
     return name, values
 
@@ -294,13 +300,10 @@ def _make_fold_options(**values: Any) -> FoldOptions:
 def parse_tolerance(text: str) -> tuple[str, float]:
     """Read out:1e-4 as ("out", 1e-4), and 1e-4, a tolerance of all outputs, as ("", 1e-4)."""
     name, _, digits = text.rpartition(":")
-    try:
-        bound = float(digits)
-    except ValueError:
-        bound = -1.0
-    if not (bound >= 0 and math.isfinite(bound)):
+    bounds = _numbers(digits, ":", float)
+    if not (bounds and 0 <= bounds[0] < math.inf):
         raise click.BadParameter(f"{printable(text)!r} is not a tolerance like 1e-4 or OUTPUT:1e-4")
-    return name, bound
+    return name, bounds[0]
 
 
 VALUE: Help = {
