@@ -52,7 +52,7 @@ class Congruence(NamedTuple):
     modulus: int
 
 
-ANY = Congruence(0, 1)
+NO_CONDITION = Congruence(0, 1)
 """The condition that every extent meets."""
 
 
@@ -164,7 +164,7 @@ class FoldedAxis(Window):
     extended_length: int | None = None
     extended_out_length: int | None = None
     taps: Taps
-    condition: Congruence = ANY
+    condition: Congruence = NO_CONDITION
 
     @property
     def is_folded(self) -> bool:

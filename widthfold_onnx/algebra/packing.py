@@ -26,7 +26,7 @@ from widthfold_onnx.arrays import Dims, size_of
 Axis = tuple[str, ...]
 Arrangement = tuple[Axis, ...]
 
-RECENT = 8192
+CACHED_PACKINGS = 8192
 """Packings that are kept: 8,700 forms of a net of 23 layers share 2,900 on each path."""
 
 
@@ -165,7 +165,7 @@ class Packing:
         return tuple([tuple([a for a in axis if atoms[a] != 1]) for axis in arrangement])
 
 
-@lru_cache(maxsize=RECENT)
+@lru_cache(maxsize=CACHED_PACKINGS)
 def pack(
     shape: Dims,
     tiles: tuple[tuple[int, bool], ...],

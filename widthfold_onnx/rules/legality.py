@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from widthfold_onnx.algebra.axis import ANY, Congruence
+from widthfold_onnx.algebra.axis import NO_CONDITION, Congruence
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.packing import inferred
 from widthfold_onnx.arrays import Dims
@@ -118,7 +118,7 @@ GUARD_OPSET = 10
 def guard_conditions(layer: Layer, form: Form) -> dict[int, Congruence]:
     """Return the conditions on the extents of the data, by axis of the data as it is stored."""
     axes = zip(layer.stored_axes, layer.fixed_shape, form.conditions, strict=True)
-    return {axis: c for axis, extent, c in axes if extent is None and c != ANY}
+    return {axis: c for axis, extent, c in axes if extent is None and c != NO_CONDITION}
 
 
 def guard_problem(layer: Layer) -> Refusal | None:

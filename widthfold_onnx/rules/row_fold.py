@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from widthfold_onnx.algebra.axis import ANY, Congruence, ConvAxis, fold_axis
+from widthfold_onnx.algebra.axis import NO_CONDITION, Congruence, ConvAxis, fold_axis
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.layouts import RowLayout
 from widthfold_onnx.algebra.packing import Move, Reshape, Transpose, are_views
@@ -122,7 +122,7 @@ class RowFold(ProposedFold):
             flops_ratio=self.fold.flops_growth(),
             bytes_ratio=bytes_growth(layer, self.fold, *shapes),
             folded_axes=frozenset(range(span.start, span.stop) if layout.factor > 1 else ()),
-            conditions=tuple(self._conditions.get(i, ANY) for i in range(len(shape))),
+            conditions=tuple(self._conditions.get(i, NO_CONDITION) for i in range(len(shape))),
             packing_moves=data_moves,
             unpacking_moves=result_moves,
             ends=_ends(layer, layout, shape),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from widthfold_onnx.algebra.axis import ANY, Congruence, FoldedAxis, fold_axis, keep_axis
+from widthfold_onnx.algebra.axis import NO_CONDITION, Congruence, FoldedAxis, fold_axis, keep_axis
 from widthfold_onnx.algebra.channels import Grouping, Regrouping
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.packing import (
@@ -141,7 +141,7 @@ class SpatialFold(ProposedFold):
             folded_axes=frozenset(i for i, folds in enumerate(axis_folds) if folds),
             conditions=(
                 Congruence((layer.planned_shape[0] or 0) % fold.batch, fold.batch),
-                ANY,
+                NO_CONDITION,
                 *(axis.condition for axis in fold.axes),
             ),
             packing_moves=packing_moves,
@@ -173,7 +173,7 @@ class SpatialFold(ProposedFold):
             flops_ratio=fold.flops_growth(output_positions / nominal_size(layer.positions)),
             bytes_ratio=bytes_growth(layer, fold, in_shape, out_shape),
             folded_axes=frozenset(range(len(in_shape))) - {1},
-            conditions=(ANY,) * len(in_shape),
+            conditions=(NO_CONDITION,) * len(in_shape),
             packing_moves=input_packing.moves,
             unpacking_moves=(
                 Reshape(len(tap_shape) - 1, tap_shape, (False,) * len(tap_shape)),
