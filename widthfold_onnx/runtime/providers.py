@@ -216,7 +216,7 @@ def check_entries(given_entries: Mapping[str, str]) -> None:
         UsageError: one is not; names the entry.
     """
     for name, value in given_entries.items():
-        if mistake := _mistaken(name):
+        if mistake := _mistake(name):
             raise UsageError(f"session option {quoted(name)}{mistake}")
         if name in SWITCHES and value not in ("0", "1"):
             raise UsageError(f"session option {name} is 0 or 1, not {quoted(value)}")
@@ -229,13 +229,13 @@ def check_entries(given_entries: Mapping[str, str]) -> None:
             raise UsageError(f"the runtime does not take {entry}: {text}") from error
 
 
-def _mistaken(name: str) -> str:
-    """Return why an entry has no effect, as the end of a sentence; "" if none is known."""
+def _mistake(name: str) -> str | None:
+    """Return why an entry has no effect, as the end of a sentence; None if it may have one."""
     if name in DOCUMENTED:
-        return ""
+        return None
     if near := get_close_matches(name.lower(), DOCUMENTED, 1, NEAR):
         return f": do you mean {near[0]}?"
     setting = getattr(library.runtime().SessionOptions, name.removeprefix("session."), None)
     if name == FOLDER or isinstance(setting, property):
         return " has no effect: widthfold sets that itself, in another way"
-    return "" if _NAME.fullmatch(name) else f" is no name like {PRECISION}"
+    return None if _NAME.fullmatch(name) else f" is no name like {PRECISION}"
