@@ -93,7 +93,7 @@ def test_the_multiple_that_gains_most_is_taken(
     assert {s.node: s.code for s in report.sites}["first"] == "padded"
     alone = {site.node for site in report.sites if site.gain is not None}
     assert alone == {"other"}, "padded layers, and what reads them, were not measured alone"
-    line = padding(report.padding)
+    line = padding(report.padding, is_full=True)
     assert line.label == "channels padded to multiples of 16"
     assert "the whole model ran at 2.00x" in line.text
     assert "Softmax softmax (no rule pads Softmax)" in line.text

@@ -84,7 +84,7 @@ def describe_inspection(report: InspectReport, *, is_full: bool) -> Description:
     """Describe the result of `inspect`; briefly, with the cheapest fold of each layer."""
     folding = sum(bool(site.choices) for site in report.sites)
     sites = f"{folding} of {len(report.sites)} {kinds(report.sites)} can be folded"
-    remarks = [companion(outcome) for outcome in report.companions]
+    remarks = [companion(outcome, is_full=True) for outcome in report.companions]
     if report.padding is not None:
         remarks.append(padding(report.padding, is_full=is_full))
     if any(site.folded_as is not None for site in report.sites):
@@ -288,7 +288,7 @@ def region(report: RegionReport) -> Line:
 _OUTCOMES = {"exchanged": "became", "kept": "could become"}
 
 
-def companion(report: CompanionReport, *, is_full: bool = True) -> Line:
+def companion(report: CompanionReport, *, is_full: bool) -> Line:
     """Describe the outcome of a companion in one line; briefly, without its gain and refusals."""
     label = f"companion {report.name}"
     nodes = exchange = refusals = ""
@@ -307,7 +307,7 @@ def companion(report: CompanionReport, *, is_full: bool = True) -> Line:
     return Line(label, clauses(nodes, exchange, report.reason, refusals))
 
 
-def padding(report: PaddingReport, *, is_full: bool = True) -> Line:
+def padding(report: PaddingReport, *, is_full: bool) -> Line:
     """Describe padded channels in one line; briefly, without their gain and their ends."""
     layers = [f"{layer.node} {layer.channels} -> {layer.padded}" for layer in report.layers]
     modality = "" if report.status == "padded" else "could be "
