@@ -1,7 +1,7 @@
 """The Python API: each call takes a model in any form, and gives it back in that form.
 
 A model is the path of a file, an `onnx.ModelProto`, an `onnx_ir.Model` or an
-`onnx_graphsurgeon.Graph`. Keywords are the options of the command line (`options.keywords`).
+`onnx_graphsurgeon.Graph`. Keywords are the options of the command line (`keywords`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,17 @@ from widthfold_onnx import evidence, pipeline
 from widthfold_onnx.decide.survey import survey
 from widthfold_onnx.errors import CheckFailedError, UsageError
 from widthfold_onnx.interop import ModelHandle, handle_of
+from widthfold_onnx.keywords import (
+    CheckKeywords,
+    FoldKeywords,
+    InspectKeywords,
+    OptimizeKeywords,
+    PlanKeywords,
+    TuneKeywords,
+    VerifyKeywords,
+    check_keywords,
+    options_from,
+)
 from widthfold_onnx.model.library import ir
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.proto.walk import copy_of
@@ -33,17 +44,6 @@ from widthfold_onnx.options import (
     SearchOptions,
     VerifyOptions,
     silent,
-)
-from widthfold_onnx.options.keywords import (
-    CheckKeywords,
-    FoldKeywords,
-    InspectKeywords,
-    OptimizeKeywords,
-    PlanKeywords,
-    TuneKeywords,
-    VerifyKeywords,
-    check_keywords,
-    options_from,
 )
 from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
 from widthfold_onnx.rewrite.plan import Plan, read_plan

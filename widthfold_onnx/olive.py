@@ -17,6 +17,7 @@ from olive.passes.pass_config import BasePassConfig, PassConfigParam  # noqa: TI
 
 from widthfold_onnx.api import check_written
 from widthfold_onnx.errors import WidthfoldError
+from widthfold_onnx.keywords import options_from
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import (
     DeliveryOptions,
@@ -27,7 +28,6 @@ from widthfold_onnx.options import (
     Sizes,
     Step,
 )
-from widthfold_onnx.options.keywords import options_from
 from widthfold_onnx.pipeline import optimize
 from widthfold_onnx.reports.console import show
 from widthfold_onnx.reports.described import described

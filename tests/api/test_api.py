@@ -21,11 +21,11 @@ import widthfold_onnx as wf
 from tests.reports.sample import passing
 from tests.running import LEVELS, opened
 from tests.shared import ROOT
-from widthfold_onnx import CheckFailedError, UnverifiedError, UsageError, pipeline
+from widthfold_onnx import CheckFailedError, UnverifiedError, UsageError, keywords, pipeline
 from widthfold_onnx.cli import main
 from widthfold_onnx.errors import WidthfoldError
 from widthfold_onnx.model.loader import LoadedModel
-from widthfold_onnx.options import Provider, VerifyOptions, keywords
+from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.results import VerifyReport
 
 MODELS = ROOT / "models"

@@ -28,7 +28,7 @@ LARGEST_FOLDER = 12
 ORDER = (
     ("arrays", "errors", "refusal", "system", "text"),
     ("options", "results"),
-    ("algebra", "model"),
+    ("algebra", "keywords", "model"),
     ("operators",),
     ("rules", "runtime"),
     ("rewrite",),

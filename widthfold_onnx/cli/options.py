@@ -17,6 +17,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import click
 from click.core import ParameterSource
 
+from widthfold_onnx.keywords import field_of
 from widthfold_onnx.options import (
     AxisName,
     FoldOptions,
@@ -27,7 +28,6 @@ from widthfold_onnx.options import (
     Values,
     VerifyOptions,
 )
-from widthfold_onnx.options.keywords import field_of
 from widthfold_onnx.reports.formats import Destinations
 from widthfold_onnx.text import printable, quoted
 

@@ -2,7 +2,7 @@
 
 `FoldOptions` say what to fold, `RuntimeOptions` where models run; `VerifyOptions` and
 `SearchOptions` add checks and measurements. A `Progress` hears of each `Step` of the work.
-`keywords` mirrors all options for Python calls. `model` and everything above import it.
+`keywords` mirrors all options for Python calls.
 """
 
 from __future__ import annotations

@@ -7,14 +7,7 @@ from pathlib import Path
 import pytest
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.options import (
-    Companion,
-    Effort,
-    FoldOptions,
-    SearchOptions,
-    VerifyOptions,
-)
-from widthfold_onnx.options.keywords import (
+from widthfold_onnx.keywords import (
     FoldKeywords,
     OptimizeKeywords,
     TuneKeywords,
@@ -22,6 +15,13 @@ from widthfold_onnx.options.keywords import (
     check_keywords,
     field_of,
     options_from,
+)
+from widthfold_onnx.options import (
+    Companion,
+    Effort,
+    FoldOptions,
+    SearchOptions,
+    VerifyOptions,
 )
 
 
