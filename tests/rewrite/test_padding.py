@@ -23,7 +23,7 @@ from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.model.loader import Model
 from widthfold_onnx.options import Companion, FoldOptions
 from widthfold_onnx.rewrite.fit import FittedPlan
-from widthfold_onnx.rewrite.padding import joined_plan, paddable_chains
+from widthfold_onnx.rewrite.padding import paddable_chains
 from widthfold_onnx.rewrite.plan import CompanionPlan, Plan
 from widthfold_onnx.rewrite.reading import Reading
 
@@ -144,7 +144,7 @@ def test_a_padded_prelu_is_proved_as_the_ops_of_its_companion() -> None:
     slope.CopyFrom(numpy_helper.from_array(numbers, "c"))
     node = "PRelu -> b"
     plan = Plan(companions=(CompanionPlan(node=node, companion=Companion.PRELU),))
-    chains, _ = paddable_chains(Reading.of(Model(model, None), plan).document, 4)
-    padded = applied(model, msgspec.structs.replace(plan, padding=joined_plan(chains)))
+    paddable = paddable_chains(Reading.of(Model(model, None), plan).document, 4)
+    padded = applied(model, msgspec.structs.replace(plan, padding=paddable.plan))
     assert [n.op_type for n in padded.graph.node] == ["Conv", "Mul", "Max", "Conv"]
     assert proof(model, padded).verdict == "equal"

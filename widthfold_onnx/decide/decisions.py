@@ -7,7 +7,7 @@ draft, and a function chooses the form of each.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 
@@ -19,14 +19,12 @@ from widthfold_onnx.model.loader import Model
 from widthfold_onnx.model.proto.walk import frozen, overridable
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.results import Stop
 from widthfold_onnx.rewrite.exchange import Match, find_matches
-from widthfold_onnx.rewrite.padding import paddable_chains
+from widthfold_onnx.rewrite.padding import PaddableChains, paddable_chains
 from widthfold_onnx.rewrite.plan import (
     CompanionPlan,
     LayerPlan,
     Limits,
-    PaddingPlan,
     Plan,
     structure_of,
 )
@@ -94,10 +92,8 @@ class Drafting:
         """Read the model under a draft."""
         return Reading.of(self.model, draft)
 
-    def padding_chains(
-        self, reading: Reading, multiple: int
-    ) -> tuple[list[PaddingPlan], list[Stop]]:
-        """Return the chains that can be padded to a multiple, and what stops the others.
+    def paddable_chains(self, reading: Reading, multiple: int) -> PaddableChains:
+        """Return the selected chains that can be padded to a multiple, and what stops the others.
 
         Args:
             reading: the model, not padded yet. Zero rows make NaN of an Inf, so no chain is padded
@@ -105,14 +101,14 @@ class Drafting:
             multiple: divides the padded channels.
         """
         if reading.is_folded or self.fold_options.nonfinite is NonFinite.REFUSE:
-            return [], []
-        chains, stops = paddable_chains(reading.document, multiple)
+            return PaddableChains(multiple, [], [])
+        every_chain = paddable_chains(reading.document, multiple)
         selected_chains = [
             chain
-            for chain in chains
+            for chain in every_chain.chains
             if all(is_selected(layer.node, self.fold_options) for layer in chain.layers)
         ]
-        return selected_chains, stops
+        return replace(every_chain, chains=selected_chains)
 
     def plan(self, draft: Plan, choose: Choose) -> Plan:
         """Return a draft with the form that a function chooses for each layer."""

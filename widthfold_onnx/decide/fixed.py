@@ -20,7 +20,6 @@ from widthfold_onnx.decide.report import (
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.loader import Model
 from widthfold_onnx.options import FoldOptions, FormName, Layout, Provider, RuntimeOptions
-from widthfold_onnx.rewrite.padding import joined_plan
 from widthfold_onnx.rewrite.plan import Origin
 from widthfold_onnx.rules.selection import preferred_form
 from widthfold_onnx.runtime.environment import version
@@ -49,16 +48,11 @@ def decide_fixed(
     draft = drafting.with_companions(matches)
     reading, padding = drafting.reading(draft), None
     if options.pad_channels and not reading.is_folded:
-        chains, stops = drafting.padding_chains(reading, options.pad_channels)
-        draft = msgspec.structs.replace(draft, padding=joined_plan(chains))
+        paddable = drafting.paddable_chains(reading, options.pad_channels)
+        draft = msgspec.structs.replace(draft, padding=paddable.plan)
         reading = drafting.reading(draft)
-        padding = padding_report(
-            draft.padding,
-            options.pad_channels,
-            stops,
-            is_padded=bool(chains),
-            reason=unpaddable(options),
-        )
+        is_padded, reason = bool(paddable.chains), unpaddable(options)
+        padding = padding_report(paddable, is_padded=is_padded, reason=reason)
     decisions = decisions_of(reading, options, partial(preferred_form, options=options))
     hints = Hints(reading, options, size_finder)
     sites = [site_report(decision, hints.of(decision)) for decision in decisions]

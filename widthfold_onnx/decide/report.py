@@ -23,7 +23,8 @@ from widthfold_onnx.results import (
 )
 from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.fit import FittedPlan
-from widthfold_onnx.rewrite.plan import PaddingPlan, Plan
+from widthfold_onnx.rewrite.padding import PaddableChains
+from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.form import Form, spread_of
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import EXTENTS, guard_conditions
@@ -131,7 +132,8 @@ def applied_outcomes(fitted_plan: FittedPlan, plan: Plan) -> Outcomes:
     padding = fitted_plan.plan.padding
     if padding is None:
         return Outcomes(sites)
-    return Outcomes(sites, padding=padding_report(padding, padding.multiple, (), is_padded=True))
+    padded = PaddableChains(padding.multiple, [padding], [])
+    return Outcomes(sites, padding=padding_report(padded, is_padded=True))
 
 
 def site_report(decision: Decision, hint: str = "", gain: Gain | None = None) -> SiteReport:
@@ -238,32 +240,25 @@ def _not_taken(gains: Sequence[Gain]) -> str:
 
 
 def padding_report(
-    plan: PaddingPlan | None,
-    multiple: int,
-    stops: Sequence[Stop],
-    *,
-    is_padded: bool,
-    reason: str = "",
-    gain: Gain | None = None,
+    paddable: PaddableChains, *, is_padded: bool, reason: str = "", gain: Gain | None = None
 ) -> PaddingReport:
     """Return the report of padded channels.
 
     Args:
-        plan: the layers; None if none can be padded.
-        multiple: divides the padded channels.
-        stops: what stops channels that are not padded.
-        is_padded: whether the plan is carried out.
+        paddable: the chains, and what stops channels that are not padded.
+        is_padded: whether the chains are padded.
         reason: why it is not.
         gain: of the whole model with it, where that was measured.
     """
+    plan = paddable.plan
     return PaddingReport(
         status="padded" if is_padded else "kept",
-        multiple=multiple,
+        multiple=paddable.multiple,
         layers=[
             PaddedChannels(node=layer.node, channels=layer.channels, padded=layer.padded)
             for layer in (plan.layers if plan else ())
         ],
-        stops=list(stops),
+        stops=list(paddable.stops),
         reason="" if is_padded else reason,
         gain=gain,
     )

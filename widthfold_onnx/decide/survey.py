@@ -15,7 +15,6 @@ from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, Values
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import AssumedSizes, FormChoice, InspectReport, InspectSite
-from widthfold_onnx.rewrite.padding import joined_plan
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_fold
 from widthfold_onnx.rules.companions import COMPANIONS
@@ -68,8 +67,7 @@ def survey(
     draft = drafting.with_companions(drafting.matches(options.active_companions))
     reading = drafting.reading(draft)
     multiple = options.pad_channels or CHANNEL_MULTIPLES[0]
-    chains, stops = drafting.padding_chains(reading, multiple)
-    padding = joined_plan(chains)
+    paddable = drafting.paddable_chains(reading, multiple)
     assumed = _assumed(loaded, options, cases)
     hints = Hints(reading, options, partial(runnable_sizes, loaded.path, cases))
     choose = partial(preferred_form, options=options)
@@ -83,7 +81,7 @@ def survey(
             for decision in decisions_of(reading, options, choose)
         ],
         companions=companion_reports(matches, options.active_companions, LEFT_ALONE),
-        padding=padding_report(padding, multiple, stops, is_padded=False) if padding else None,
+        padding=padding_report(paddable, is_padded=False) if paddable.chains else None,
         assumed=assumed,
         values=values_for_report(cases),
     )

@@ -6,7 +6,8 @@ names, by which a plan names the layers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -24,14 +25,33 @@ from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, FoldRecord
 from widthfold_onnx.rules.padding.chains import Chains, ChannelPadding
 
 
-def joined_plan(chains: Sequence[PaddingPlan]) -> PaddingPlan | None:
-    """Return the plan that pads several chains, to one multiple; None for none."""
-    layers = tuple(sorted(layer for chain in chains for layer in chain.layers))
-    return PaddingPlan(multiple=chains[0].multiple, layers=layers) if chains else None
+@dataclass(frozen=True)
+class PaddableChains:
+    """Chains of a model that can be padded.
+
+    Attributes:
+        multiple: divides the padded channels.
+        chains: the padding of each chain.
+        stops: what stops all other channels.
+    """
+
+    multiple: int
+    chains: Sequence[PaddingPlan]
+    stops: Sequence[Stop]
+
+    @property
+    def plan(self) -> PaddingPlan | None:
+        """The plan that pads all of them; None for none."""
+        layers = tuple(sorted(layer for chain in self.chains for layer in chain.layers))
+        return PaddingPlan(multiple=self.multiple, layers=layers) if self.chains else None
+
+    def without(self, omitted: Collection[PaddingPlan]) -> PaddableChains:
+        """Return the other chains."""
+        return replace(self, chains=[chain for chain in self.chains if chain not in omitted])
 
 
-def paddable_chains(document: Document, multiple: int) -> tuple[list[PaddingPlan], list[Stop]]:
-    """Return the plans that pad one chain of a model each, and what stops all other channels.
+def paddable_chains(document: Document, multiple: int) -> PaddableChains:
+    """Return the chains of a model that can be padded, and what stops all other channels.
 
     Args:
         document: the model, not padded yet.
@@ -53,11 +73,14 @@ def paddable_chains(document: Document, multiple: int) -> tuple[list[PaddingPlan
         )
         for chain in padding.chains
     ]
-    stops = {node: refusal for stops in padding.refused.values() for node, refusal in stops.items()}
-    return chains, [
+    refusals = {
+        node: refusal for ends in padding.refused.values() for node, refusal in ends.items()
+    }
+    stops = [
         Stop(node=shown_name(node), op=node.op_type, code=refusal.code.value, reason=refusal.reason)
-        for node, refusal in stops.items()
+        for node, refusal in refusals.items()
     ]
+    return PaddableChains(multiple, chains, stops)
 
 
 def padded_model(

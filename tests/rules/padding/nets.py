@@ -8,7 +8,7 @@ from onnx import numpy_helper, parser
 
 import widthfold_onnx as wf
 from widthfold_onnx.model.loader import Model
-from widthfold_onnx.rewrite.padding import joined_plan, paddable_chains
+from widthfold_onnx.rewrite.padding import paddable_chains
 from widthfold_onnx.rewrite.plan import EMPTY_PLAN, Plan
 from widthfold_onnx.rewrite.reading import Reading
 
@@ -62,12 +62,12 @@ def read(model: onnx.ModelProto) -> Reading:
 
 
 def planned(model: onnx.ModelProto, multiple: int) -> Plan:
-    return Plan(padding=joined_plan(paddable_chains(read(model).document, multiple)[0]))
+    return Plan(padding=paddable_chains(read(model).document, multiple).plan)
 
 
 def ends(model: onnx.ModelProto, multiple: int = 4) -> list[tuple[str, str]]:
     """Operator and reason of what ends the channels that are not padded."""
-    _, stops = paddable_chains(read(model).document, multiple)
+    stops = paddable_chains(read(model).document, multiple).stops
     return [(stop.op, stop.reason) for stop in stops]
 
 

@@ -111,7 +111,7 @@ def _search(trials: Trials) -> DecidedPlan:
     exchanged_companions = {companion.companion for companion in plan.companions}
     return FinishedSearch(trials, level_searches, level_search, forms, plan, finals).decided_plan(
         companion_reports(matches, exchanged_companions, "not measured", gains),
-        padding.report(plan.padding) if padding else untimed_report(drafting, unpadded),
+        padding.report(plan) if padding else untimed_report(drafting, unpadded),
     )
 
 

@@ -6,7 +6,6 @@ together, once for each multiple, and then the chains are dropped that do not he
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -15,9 +14,9 @@ from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES
 from widthfold_onnx.decide.decisions import Drafting
 from widthfold_onnx.decide.report import padding_report, unpaddable
 from widthfold_onnx.options import Step
-from widthfold_onnx.results import Gain, PaddingReport, Stop
-from widthfold_onnx.rewrite.padding import joined_plan
-from widthfold_onnx.rewrite.plan import PaddingPlan, Plan
+from widthfold_onnx.results import Gain, PaddingReport
+from widthfold_onnx.rewrite.padding import PaddableChains
+from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Answer
 from widthfold_onnx.rules.layers import Layer
@@ -31,14 +30,12 @@ class TimedPadding:
 
     Attributes:
         plan: the plan.
-        chains: its padding by chain.
-        stops: what stops channels that are not padded.
+        padded: the chains that it pads, and what stops other channels.
         gain: of the whole model with all chains of the multiple, against the plan without padding.
     """
 
     plan: Plan
-    chains: Sequence[PaddingPlan]
-    stops: Sequence[Stop]
+    padded: PaddableChains
     gain: Gain
 
     @property
@@ -46,17 +43,11 @@ class TimedPadding:
         """True if padding surely makes the whole model faster."""
         return self.gain.is_surely_faster
 
-    def report(self, accepted: PaddingPlan | None) -> PaddingReport:
-        """Return its report; `accepted` is the padding of the model that is written."""
+    def report(self, accepted: Plan) -> PaddingReport:
+        """Return its report; `accepted` is the plan of the model that is written."""
+        is_padded = accepted.padding is not None
         reason = "not in the fastest model" if self.is_taken else "not surely faster"
-        return padding_report(
-            accepted or joined_plan(self.chains),
-            self.chains[0].multiple,
-            self.stops,
-            is_padded=accepted is not None,
-            reason=reason,
-            gain=self.gain,
-        )
+        return padding_report(self.padded, is_padded=is_padded, reason=reason, gain=self.gain)
 
 
 def best_padding(trials: Trials, unpadded: Plan) -> TimedPadding | None:
@@ -68,16 +59,16 @@ def best_padding(trials: Trials, unpadded: Plan) -> TimedPadding | None:
     earlier_widths: list[list[tuple[str, int]]] = []
     reading = drafting.reading(unpadded.draft)
     for multiple in filter(None, multiples):
-        chains, stops = drafting.padding_chains(reading, multiple)
-        widths = [(layer.node, layer.padded) for part in chains for layer in part.layers]
-        if not chains or widths in earlier_widths:
+        paddable = drafting.paddable_chains(reading, multiple)
+        widths = [(layer.node, layer.padded) for part in paddable.chains for layer in part.layers]
+        if not paddable.chains or widths in earlier_widths:
             continue
         earlier_widths.append(widths)
         trials.on_progress(Step(f"timing the whole model with channels padded to {multiple}"))
-        plan = _with(drafting, unpadded, chains)
+        plan = _with(drafting, unpadded, paddable)
         trial = trials.compare(unpadded, plan, spending.probe)
         if trial is not None and trial.status == "ok":
-            timed_paddings.append(TimedPadding(plan, chains, stops, trial.gain))
+            timed_paddings.append(TimedPadding(plan, paddable, trial.gain))
             if trial.gain.is_surely_slower:
                 break  # a larger multiple computes more
     best = max(timed_paddings, key=lambda padding: padding.gain.low, default=None)
@@ -95,14 +86,14 @@ def untimed_report(drafting: Drafting, unpadded: Plan) -> PaddingReport | None:
     reading = drafting.reading(unpadded.draft)
     if reading.is_folded:
         return None
-    chains, stops = drafting.padding_chains(reading, multiple)
-    reason = "not timed" if chains else unpaddable(drafting.fold_options)
-    return padding_report(joined_plan(chains), multiple, stops, is_padded=False, reason=reason)
+    paddable = drafting.paddable_chains(reading, multiple)
+    reason = "not timed" if paddable.chains else unpaddable(drafting.fold_options)
+    return padding_report(paddable, is_padded=False, reason=reason)
 
 
-def _with(drafting: Drafting, unpadded: Plan, chains: Sequence[PaddingPlan]) -> Plan:
+def _with(drafting: Drafting, unpadded: Plan, paddable: PaddableChains) -> Plan:
     """Return the plan with padded chains; padded layers are lifted if they are of one axis."""
-    draft = msgspec.structs.replace(unpadded.draft, padding=joined_plan(chains))
+    draft = msgspec.structs.replace(unpadded.draft, padding=paddable.plan)
     options = drafting.fold_options
 
     def choose(layer: Layer) -> Answer:
@@ -116,14 +107,13 @@ def _with(drafting: Drafting, unpadded: Plan, chains: Sequence[PaddingPlan]) -> 
 
 def _helping_chains(trials: Trials, unpadded: Plan, best: TimedPadding) -> TimedPadding:
     """Drop the chains that do not help the whole model; uncertain ones stay together."""
-    chains = best.chains
+    padded, chains = best.padded, best.padded.chains
     if len(chains) < 2 or not trials.spending.ablation:
         return best
-    remainders = [[chain for chain in chains if chain is not omitted] for omitted in chains]
-    plans = [_with(trials.drafting, unpadded, remainder) for remainder in remainders]
+    plans = [_with(trials.drafting, unpadded, padded.without([chain])) for chain in chains]
     pairs = trials.without_each(best.plan, chains, plans, named=f"{len(chains)} padded chains")
     slower = [chain for chain, trial in pairs if trial.gain.is_surely_slower]
-    helping = [chain for chain in chains if chain not in slower]
-    if not helping or len(helping) == len(chains):
+    helping = padded.without(slower)
+    if not slower or not helping.chains:
         return best
-    return TimedPadding(_with(trials.drafting, unpadded, helping), helping, best.stops, best.gain)
+    return TimedPadding(_with(trials.drafting, unpadded, helping), helping, best.gain)
