@@ -40,7 +40,7 @@ from widthfold_onnx.options import (
 )
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import OptimizeReport, Proof, VerifyReport
-from widthfold_onnx.rewrite.fit import FittedPlan, misfit_text
+from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text
 from widthfold_onnx.rewrite.plan import Plan, read_plan
 from widthfold_onnx.runtime.environment import other_runtime
 from widthfold_onnx.runtime.inputs.cases import values_for_report, with_cases
@@ -222,7 +222,7 @@ def apply(
     if out is not None:
         check_target(out, [*plan_files, *loaded.files])
     on_progress(Step("applying the plan"))
-    fitted_plan = FittedPlan.of(loaded, plan)
+    fitted_plan = fit(loaded, plan)
     outcomes = applied_outcomes(fitted_plan, plan)
     report = _report(loaded, fitted_plan, outcomes, note=other_runtime(plan.runtime))
     if out is not None and (partial or not fitted_plan.misfits):
@@ -262,7 +262,7 @@ def apply_in_memory(
         CheckFailedError: a part of the plan does not fit, or the result is not equal.
         UnverifiedError: the result cannot be shown to be equal.
     """
-    fitted_plan = FittedPlan.of(model, plan)
+    fitted_plan = fit(model, plan)
     if fitted_plan.misfits and not partial:
         raise CheckFailedError(misfit_text(fitted_plan.misfits))
     new_model, proof = _carry_out_and_prove(model, fitted_plan, no_verify=no_verify)

@@ -11,7 +11,7 @@ from widthfold_onnx.decide.survey import TILE
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.fit import FittedPlan
+from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rules.enumeration import conv_forms
 from widthfold_onnx.rules.form import Answer
 from widthfold_onnx.rules.layers import ConvLayer, Layer
@@ -35,5 +35,5 @@ def pad_channels(model: Path, out: Path, shapes: Shapes) -> int:
     options = FoldOptions(input_shapes=(shapes,), max_flops_growth=1e9, max_bytes_growth=1e9)
     drafting = Drafting(loaded, options)
     plan = drafting.plan(drafting.base_plan, choose)
-    FittedPlan.of(loaded, plan).rewriting.write(out)
+    fit(loaded, plan).rewriting.write(out)
     return len(plan.layers)

@@ -9,7 +9,7 @@ from tests.small_models import build
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.decide.report import applied_outcomes
 from widthfold_onnx.model.loader import Model
-from widthfold_onnx.rewrite.fit import FittedPlan
+from widthfold_onnx.rewrite.fit import fit
 
 
 def test_a_layer_that_stays_has_no_form() -> None:
@@ -24,7 +24,7 @@ def test_what_a_plan_does_not_name_is_kept_and_what_does_not_fit_is_refused() ->
     plan = decide_fixed(Model(model, None), dataclasses.replace(OPTIONS, skip=("b",))).plan
     (last,) = [node for node in model.graph.node if node.name == "a"]
     last.name = "renamed"
-    sites = applied_outcomes(FittedPlan.of(Model(model, None), plan), plan).sites
+    sites = applied_outcomes(fit(Model(model, None), plan), plan).sites
     assert [(site.node, site.status, site.code, site.reason) for site in sites] == [
         ("b", "kept", "not-planned", "the plan does not name it"),
         ("renamed", "kept", "not-planned", "the plan does not name it"),

@@ -16,7 +16,7 @@ from tests.small_models import TWO_CONVS, build
 from widthfold_onnx import CheckFailedError, Plan
 from widthfold_onnx.model.loader import Model
 from widthfold_onnx.options import Companion
-from widthfold_onnx.rewrite.fit import FittedPlan
+from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.plan import CompanionPlan
 
 
@@ -61,7 +61,7 @@ def test_what_does_not_fit_is_named_and_the_rest_can_be_applied(
     with pytest.raises(CheckFailedError) as error:
         wf.apply(model, plan)
     assert all(word in str(error.value) for word in words), error.value
-    misfits = {misfit.name.node for misfit in FittedPlan.of(Model(model, None), plan).misfits}
+    misfits = {misfit.name.node for misfit in fit(Model(model, None), plan).misfits}
     rest = wf.apply(model, plan, partial=True)
     assert len(plan.layers) - len(misfits) == sum(
         any(entry.key == "widthfold.fold" for entry in node.metadata_props)
@@ -99,7 +99,7 @@ def test_frozen_weights_and_companions_that_are_missing_are_named() -> None:
         "companions": ({"node": "act", "companion": "prelu"},),
     }
     plan = msgspec.convert({"schema": "widthfold.plan/1", **changes}, Plan)
-    misfits = list(map(str, FittedPlan.of(Model(model, None), plan).misfits))
+    misfits = list(map(str, fit(Model(model, None), plan).misfits))
     assert misfits == [
         "w1: no weight of this name is an input",
         "act: companion prelu: no node of this name matches",
@@ -122,7 +122,7 @@ def test_the_parts_that_fit_are_a_plan_of_their_own() -> None:
     plan = wf.plan(model, factor=4)
     companion = CompanionPlan(node="act", companion=Companion.PRELU)
     more = msgspec.structs.replace(plan, frozen=("w1",), companions=(companion,))
-    assert FittedPlan.of(Model(model, None), more).plan == plan
+    assert fit(Model(model, None), more).plan == plan
 
 
 @needs_prelu

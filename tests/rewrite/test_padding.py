@@ -22,7 +22,7 @@ from tests.running import run
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.model.loader import Model
 from widthfold_onnx.options import Companion, FoldOptions
-from widthfold_onnx.rewrite.fit import FittedPlan
+from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.padding import paddable_chains
 from widthfold_onnx.rewrite.plan import CompanionPlan, Plan
 from widthfold_onnx.rewrite.reading import Reading
@@ -92,7 +92,7 @@ def test_a_plan_that_does_not_fit_names_the_layer(other: str, why: str) -> None:
     with pytest.raises(CheckFailedError) as caught:
         applied(model, plan)
     assert why in str(caught.value)
-    result = FittedPlan.of(Model(model, None), plan).rewriting.carry_out()
+    result = fit(Model(model, None), plan).rewriting.carry_out()
     assert [list(i.dims) for i in result.graph.initializer] == [[count, 3, 2, 1], [2, count, 1, 2]]
 
 

@@ -117,7 +117,8 @@ def applied_outcomes(fitted_plan: FittedPlan, plan: Plan) -> Outcomes:
     Layers and other parts of the plan that do not fit come last.
     """
     names = {layer.name for layer in plan.layers}
-    layers = {site.node: (site, form) for site, form in fitted_plan.layers}
+    graphs = fitted_plan.rewriting.forms.values()
+    layers = {node: pair for forms in graphs for node, pair in forms.items()}
     sites = [
         _folded_site(*layers[site.node])
         if site.node in layers

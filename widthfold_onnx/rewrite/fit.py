@@ -59,29 +59,23 @@ class FittedPlan:
     Attributes:
         plan: the parts of the plan that fit.
         reading: the model.
-        layers: the layers that are replaced, each with its form.
         misfits: the other parts of the plan.
-        rewriting: regions and guards of the layers that are replaced.
+        rewriting: the layers that are replaced, with their forms, regions and guards.
     """
 
     plan: Plan
     reading: Reading
-    layers: Sequence[tuple[Layer, Form]]
     misfits: Sequence[Misfit]
     rewriting: Rewriting
 
-    @classmethod
-    def of(cls, model: Model, plan: Plan) -> FittedPlan:
-        """Read a model under a plan, and match the plan to it; see `Reading.of` and `fit`."""
-        return fit(Reading.of(model, plan), plan)
 
-
-def fit(reading: Reading, plan: Plan) -> FittedPlan:
-    """Match the parts of a plan to a model that was read under the plan or under its draft.
+def fit(model: Model | Reading, plan: Plan) -> FittedPlan:
+    """Match the parts of a plan to a model, which may have been read under the plan or its draft.
 
     Raises:
         CheckFailedError: the model contains folds, or a size of the plan does not fit an input.
     """
+    reading = model if isinstance(model, Reading) else Reading.of(model, plan)
     if plan.changes and reading.is_folded:
         raise CheckFailedError(ALREADY_FOLDED.reason)
     try:
@@ -106,7 +100,7 @@ def fit(reading: Reading, plan: Plan) -> FittedPlan:
     options = plan.options
     layers = [(part, _fitted_layer(reading, part, options)) for part in plan.layers]
     layer_misfits = [misfit for _, misfit in layers if isinstance(misfit, Misfit)]
-    replaced = [layer for _, layer in layers if not isinstance(layer, Misfit)]
+    forms = [layer for _, layer in layers if not isinstance(layer, Misfit)]
     return FittedPlan(
         plan=msgspec.structs.replace(
             plan,
@@ -118,14 +112,13 @@ def fit(reading: Reading, plan: Plan) -> FittedPlan:
             layers=tuple(part for part, layer in layers if not isinstance(layer, Misfit)),
         ),
         reading=reading,
-        layers=replaced,
         misfits=[
             *weight_misfits.values(),
             *companion_misfits.values(),
             *padding_misfits,
             *layer_misfits,
         ],
-        rewriting=Rewriting.of(reading.document, replaced, plan.runtime),
+        rewriting=Rewriting.of(reading.document, forms, plan.runtime),
     )
 
 

@@ -35,7 +35,7 @@ from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import MIN_FACTOR, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.fit import FittedPlan
+from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.plan import LayerPlan, Limits, Plan, structure_of
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rewrite.record import FOLD_KEY, STATE_KEY
@@ -142,7 +142,7 @@ def model_in_form(workload: Workload, spec: FormSpec, options: FoldOptions) -> b
     proto.graph.output.add().name = end.input[0]
     layer_plan = LayerPlan(node=workload.node, structure=dict(workload.structure), form=spec)
     plan = Plan(layers=(layer_plan,), limits=Limits.of(options))
-    fitted_plan = FittedPlan.of(Model(proto, None), plan)
+    fitted_plan = fit(Model(proto, None), plan)
     if fitted_plan.misfits:
         return None
     result = fitted_plan.rewriting.carry_out()

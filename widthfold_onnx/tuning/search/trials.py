@@ -18,7 +18,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import Progress, SearchOptions, Shapes, Sizes, Step, VerifyOptions
 from widthfold_onnx.results import SpeedVerdict
-from widthfold_onnx.rewrite.fit import FittedPlan
+from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.plan import EMPTY_PLAN, Plan
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.feeds import Distribution
@@ -322,7 +322,7 @@ class Trials:
         path = self.folder / plan.digest / FOLDED
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
-            FittedPlan.of(self.loaded, plan).rewriting.write(path)
+            fit(self.loaded, plan).rewriting.write(path)
         return path
 
 

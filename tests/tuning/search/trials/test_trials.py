@@ -40,7 +40,6 @@ from widthfold_onnx.rewrite.plan import (
     Plan,
     PlanTimes,
 )
-from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import open_session
 from widthfold_onnx.tuning.search import trials
@@ -98,9 +97,9 @@ def fitted(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
 
     def spy(model: Model, planned: Plan) -> FittedPlan:
         plans.append(planned)
-        return fit(Reading.of(model, planned), planned)
+        return fit(model, planned)
 
-    monkeypatch.setattr(FittedPlan, "of", spy)
+    monkeypatch.setattr(trials, "fit", spy)
     return plans
 
 
