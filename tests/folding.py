@@ -11,7 +11,7 @@ import onnx
 from widthfold_onnx import evidence, pipeline
 from widthfold_onnx.decide.decisions import Choose, decisions_of
 from widthfold_onnx.decide.fixed import decide_fixed
-from widthfold_onnx.decide.survey import survey
+from widthfold_onnx.decide.inspection import inspect_model
 from widthfold_onnx.model.check import check_model
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.model.loader import Model, load
@@ -81,4 +81,4 @@ def inspect(
     model: Path, options: FoldOptions, runtime_options: RuntimeOptions | None = None
 ) -> InspectReport:
     """Return the report of `inspect` for a file."""
-    return survey(load(model), options, runtime_options or RuntimeOptions())
+    return inspect_model(load(model), options, runtime_options or RuntimeOptions())

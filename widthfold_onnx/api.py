@@ -16,7 +16,7 @@ from typing import Any, Unpack
 import onnx
 
 from widthfold_onnx import evidence, pipeline
-from widthfold_onnx.decide.survey import survey
+from widthfold_onnx.decide.inspection import inspect_model
 from widthfold_onnx.errors import CheckFailedError, UsageError
 from widthfold_onnx.interop import ModelHandle, handle_of
 from widthfold_onnx.keywords import (
@@ -283,7 +283,7 @@ def inspect(model: Any, **keywords: Unpack[InspectKeywords]) -> InspectReport:
     options = options_from(FoldOptions, keywords, **_default_factor(keywords))
     runtime_options = options_from(RuntimeOptions, keywords)
     with _files(handle_of(model), None) as (source, _):
-        return survey(load(source), options, runtime_options)
+        return inspect_model(load(source), options, runtime_options)
 
 
 def tune(

@@ -1,6 +1,6 @@
 """Run the steps of `optimize` and `apply`: decide or read a plan, carry it out, verify, write.
 
-`evidence.verify`, `decide.survey` and `tuning.tune` have the steps of the other commands.
+`evidence.verify`, `decide.inspection` and `tuning.tune` have the steps of the other commands.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 from widthfold_onnx.algebra.channels import Grouping
 from widthfold_onnx.arrays import round_up
 from widthfold_onnx.decide.decisions import Drafting
-from widthfold_onnx.decide.survey import TILE
+from widthfold_onnx.decide.inspection import TILE
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal

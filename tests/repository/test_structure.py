@@ -307,7 +307,6 @@ TESTED_ELSEWHERE = {
     "tuning/effort": "tuning/search/test_search.py",
     # Parts that show in what a whole command writes.
     "cli/options": "cli/test_names.py",
-    "decide/survey": "cli/test_inspect.py",
     "interop": "api/test_api.py",
     "reports/described/inputs": "reports/described/test_layers.py",
     "reports/described/tuning": "cli/test_tune.py",

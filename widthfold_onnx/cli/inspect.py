@@ -33,7 +33,7 @@ def inspect_command(
     """
     destinations.check(InspectReport, [model])
     loaded = load(model)
-    from widthfold_onnx.decide.survey import survey
+    from widthfold_onnx.decide.inspection import inspect_model
 
-    result = survey(loaded, fold_options, runtime_options)
+    result = inspect_model(loaded, fold_options, runtime_options)
     destinations.deliver(result, model)

@@ -41,7 +41,7 @@ ANY_AXIS = "any axis"
 """Key of a refusal that holds for all axes."""
 
 
-def survey(
+def inspect_model(
     loaded: LoadedModel, options: FoldOptions, runtime_options: RuntimeOptions
 ) -> InspectReport:
     """Describe a model and every site with its shapes, cost, legal forms and refusals.
@@ -110,7 +110,7 @@ def _site(decision: Decision, reading: Reading, hint: str, options: FoldOptions)
     if layer is None and isinstance(answer, Refusal) and answer.code in KEPT:
         result = reading.layer(site)
         layer = None if isinstance(result, Refusal) else result
-    described = partial(
+    inspected_site = partial(
         InspectSite,
         node=site.name,
         graph=site.scope.path,
@@ -121,9 +121,9 @@ def _site(decision: Decision, reading: Reading, hint: str, options: FoldOptions)
         hint=hint,
     )
     if layer is None:
-        return described()
+        return inspected_site()
     inputs, outputs = layer.channels
-    return described(
+    return inspected_site(
         input_shape=_extents(layer.planned_shape),
         weight_shape=list(layer.weight.shape),
         output_shape=_extents(layer.output_shape),
