@@ -107,8 +107,8 @@ def _exchange_of(
     if scope.proto is None and not rule.inlines:
         return None
     exchange = place_problem(document, scope, node) or rule.exchange(document, node)
-    if rule.keeps_inf and isinstance(exchange, Exchange) and not prelu_keeps_inf():
-        return Refusal(Code.INEXACT, f"{node.op_type} of this ONNX Runtime returns NaN for an Inf")
+    if node.op_type == "PRelu" and isinstance(exchange, Exchange) and not prelu_keeps_inf():
+        return Refusal(Code.INEXACT, "PRelu of this ONNX Runtime returns NaN for an Inf")
     return exchange
 
 

@@ -17,8 +17,8 @@ from widthfold_onnx.rules.companions.scalar import scalar
 from widthfold_onnx.rules.companions.split import split
 
 COMPANIONS: Mapping[Companion, CompanionRule] = {
-    Companion.CROP: CompanionRule(("Conv", "ConvTranspose"), crop, inlines=False, lifts=True),
-    Companion.PRELU: CompanionRule(("PRelu",), prelu, branches=True, keeps_inf=True),
-    Companion.SCALAR: CompanionRule(("Add", "Div", "Mul", "Sub"), scalar, inlines=False),
-    Companion.SPLIT: CompanionRule(("Split",), split, inlines=False, lifts=True),
+    Companion.CROP: CompanionRule(("Conv", "ConvTranspose"), crop, lifts=True),
+    Companion.PRELU: CompanionRule(("PRelu",), prelu, inlines=True, branches=True),
+    Companion.SCALAR: CompanionRule(("Add", "Div", "Mul", "Sub"), scalar),
+    Companion.SPLIT: CompanionRule(("Split",), split, lifts=True),
 }

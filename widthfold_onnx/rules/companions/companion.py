@@ -54,14 +54,11 @@ class CompanionRule:
             there is none; None for a node that the rule does not match.
         inlines: whether functions are inlined that hold such operators, to exchange them.
         branches: whether ONNX Runtime's kernels of these operators branch on the data.
-        keeps_inf: whether the new nodes keep an Inf, so that they are equal only where the kernels
-            of the runtime do (`runtime.kernels.prelu_keeps_inf`).
         lifts: whether it may gain nothing by itself, but between lifted layers of one axis.
     """
 
     op_types: tuple[str, ...]
     exchange: Callable[[Document, Node], Exchange | Refusal | None]
-    inlines: bool = True
+    inlines: bool = False
     branches: bool = False
-    keeps_inf: bool = False
     lifts: bool = False
