@@ -84,7 +84,7 @@ def tune(
         for path in map(Path, models):
             on_progress(Step(f"reading {path.name}"))
             runtime_options = replace(search_options, provider=pool.provider)
-            entries.append(_read(path, runtime_options, fold_options, spending.forms))
+            entries.append(_listed_model(path, runtime_options, fold_options, spending.forms))
         workloads = joined(workload for model in entries for workload in model.workloads)
         seconds = search_options.time_budget or spending.race * len(models)
         interrupted = False
@@ -129,8 +129,8 @@ def _pool(
     yield LocalPool(Bench(race_options, store, machine), jobs)
 
 
-class _Read(NamedTuple):
-    """A model that was read.
+class _ListedModel(NamedTuple):
+    """A model with its layers, as they are listed before they are measured.
 
     Attributes:
         name: name of its file.
@@ -143,23 +143,26 @@ class _Read(NamedTuple):
     workloads: Sequence[Workload] = ()
 
 
-def _read(path: Path, runtime_options: RuntimeOptions, options: FoldOptions, forms: int) -> _Read:
+def _listed_model(
+    path: Path, runtime_options: RuntimeOptions, options: FoldOptions, forms: int
+) -> _ListedModel:
+    """Return a model file with its layers, and at most `forms` forms of each."""
     try:
         loaded = load(path)
         if carries_folds(loaded.proto):
-            return _Read(path.name, ALREADY_FOLDED)
+            return _ListedModel(path.name, ALREADY_FOLDED)
         runtime_options = with_cases(runtime_options, loaded.proto)
         provider, sizes = isolated(provider_and_sizes, path, runtime_options, options.input_shapes)
         drafting = Drafting(loaded, options)
         reading = drafting.reading(drafting.base_plan)
         layers = Layers.of(reading, options, sizes[0], load_target(default_target(provider)))
     except WidthfoldError as error:
-        return _Read(path.name, error)
+        return _ListedModel(path.name, error)
     workloads = workloads_to_race(layers, layers.workloads, forms, forms_by_prediction(layers))
-    return _Read(path.name, layers, workloads)
+    return _ListedModel(path.name, layers, workloads)
 
 
-def _row(model: _Read, benches: Sequence[Bench]) -> TunedModel:
+def _row(model: _ListedModel, benches: Sequence[Bench]) -> TunedModel:
     name, layers, workloads = model
     if isinstance(layers, WidthfoldError):
         return TunedModel(model=name, reason=str(layers), code=layers.exit_code)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import compress
+from itertools import chain, compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ from onnx.utils import Extractor
 from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.document import Document, Node, Value
-from widthfold_onnx.model.linking import message_of
+from widthfold_onnx.model.linking import message_of, reads
 from widthfold_onnx.model.loader import Model
 from widthfold_onnx.model.proto.walk import copy_of, operator_of
 from widthfold_onnx.model.shapes.table import ShapeTable
@@ -405,7 +405,7 @@ def excerpt(
     nodes += [message_of(node) for node in members]
     computed = {name for node in nodes for name in node.output} | {start}
     constants = {}
-    for value in _read([*members, *([] if maker is None else [maker])]):
+    for value in chain.from_iterable(map(reads, filter(None, [*members, maker]))):
         if (name := value.name or "") not in computed:
             constants[name] = _number(document, value, table, path)
     last = nodes[-1].output[0]
@@ -427,11 +427,6 @@ def excerpt(
 def _dequantizer(layer: Layer) -> Node | None:
     """Return the DequantizeLinear of the data of a layer that a runtime computes in integers."""
     return data_dequantizer(layer.data) if layer.is_finite else None
-
-
-def _read(nodes: Iterable[Node]) -> list[Value]:
-    """Return the values that nodes read."""
-    return [value for node in nodes for value in node.inputs if value is not None]
 
 
 def _are_constant(document: Document, values: Sequence[Value]) -> bool:
