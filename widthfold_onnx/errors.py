@@ -32,7 +32,7 @@ class UsageError(WidthfoldError):
 
 
 class InvalidModelError(WidthfoldError):
-    """The model is broken, hostile, or uses a feature that cannot be carried."""
+    """The model is broken, hostile, or uses a feature that is not supported."""
 
     exit_code = 3
 

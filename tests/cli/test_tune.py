@@ -82,7 +82,7 @@ def test_the_report_as_json(tmp_path: Path) -> None:
     assert json.loads(printed.out)["models"][0]["stored"] == report["models"][0]["measured"]
 
 
-def test_a_model_that_carries_folds_is_not_tuned(tmp_path: Path) -> None:
+def test_a_model_that_contains_folds_is_not_tuned(tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     assert widthfold("optimize", SIGNAL, out, "--factor", 8, "--no-verify").code == 0
     run = widthfold("tune", out, SIGNAL, "--provider", "cpu", "--format", "json")

@@ -85,7 +85,7 @@ def test_a_form_that_needs_zeros_in_the_weight_is_refused_where_they_are_gone() 
         wf.apply(model, grouped)
 
 
-def test_a_model_that_carries_folds_takes_no_plan() -> None:
+def test_a_model_that_contains_folds_takes_no_plan() -> None:
     model = build(TWO_CONVS)
     plan = wf.plan(model, factor=4)
     with pytest.raises(CheckFailedError, match="fold the original instead"):

@@ -15,7 +15,7 @@ from widthfold_onnx.model.proto.walk import copy_of, model_nodes, operator_of
 from widthfold_onnx.options import Companion
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.new_nodes import NodeBuilder, SharedConstants, take_over
-from widthfold_onnx.rewrite.record import ORIGIN_KEY, carries_folds
+from widthfold_onnx.rewrite.record import ORIGIN_KEY, contains_folds
 from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.companions.companion import CompanionRule, Exchange, NodeSpec, Operand
 from widthfold_onnx.rules.layer_reading import place_problem
@@ -84,7 +84,7 @@ def _exchanges_of(
     """
     operators = {("", op): name for name in names for op in COMPANIONS[name].op_types}
     is_there = any(operator_of(node) in operators for node in model_nodes(proto))
-    if not is_there or carries_folds(proto):
+    if not is_there or contains_folds(proto):
         return None, []
     inlined = [operator for operator, name in operators.items() if COMPANIONS[name].inlines]
     document = Document(copy_of(proto), folder, inlined)

@@ -22,7 +22,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.exchange import Match, exchanged
 from widthfold_onnx.rewrite.padding import padded_model
 from widthfold_onnx.rewrite.plan import PaddedLayer, Plan
-from widthfold_onnx.rewrite.record import carries_folds
+from widthfold_onnx.rewrite.record import contains_folds
 from widthfold_onnx.rules.layer_reading import read_layer
 from widthfold_onnx.rules.layers import Layer, Site
 from widthfold_onnx.rules.quantization import ExtentsOf
@@ -68,7 +68,7 @@ class Reading:
         frozen_proto = frozen(model.proto, plan.frozen)
         nodes = {(part.companion, part.name) for part in plan.companions}
         exchanged_proto, matches = exchanged(frozen_proto, model.folder, nodes)
-        is_folded = carries_folds(exchanged_proto)
+        is_folded = contains_folds(exchanged_proto)
         misfits: Mapping[PaddedLayer, str] = {}
         if plan.padding is not None and not is_folded:
             copy, misfits = padded_model(exchanged_proto, model.folder, plan.padding)

@@ -64,7 +64,7 @@ class FoldRecord(msgspec.Struct, frozen=True):
     axes: Annotated[list[AxisPattern], msgspec.Meta(max_length=4)]
 
 
-def carries_folds(model: onnx.ModelProto) -> bool:
+def contains_folds(model: onnx.ModelProto) -> bool:
     """Check whether a node of a model, its bodies or its functions is a fold of an earlier run."""
     entries = (entry for node in model_nodes(model) for entry in node.metadata_props)
     return any(entry.key == FOLD_KEY for entry in entries)

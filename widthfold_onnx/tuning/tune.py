@@ -25,7 +25,7 @@ from widthfold_onnx.options import (
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import TunedMachine, TunedModel, TuneReport
 from widthfold_onnx.rewrite.reading import ALREADY_FOLDED
-from widthfold_onnx.rewrite.record import carries_folds
+from widthfold_onnx.rewrite.record import contains_folds
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.cases import with_cases
 from widthfold_onnx.runtime.inputs.sizes import provider_and_sizes
@@ -149,7 +149,7 @@ def _listed_model(
     """Return a model file with its layers, and at most `forms` forms of each."""
     try:
         loaded = load(path)
-        if carries_folds(loaded.proto):
+        if contains_folds(loaded.proto):
             return _ListedModel(path.name, ALREADY_FOLDED)
         runtime_options = with_cases(runtime_options, loaded.proto)
         provider, sizes = isolated(provider_and_sizes, path, runtime_options, options.input_shapes)

@@ -1,7 +1,7 @@
 """Find the tensors of a graph that can be padded, and the nodes that prevent it for others.
 
-Every Conv makes a segment of channels. Ops carry segments on, cut and merge them (`PADDING`). A
-segment can be padded if all of its makers can write zeros, and everything that reads it carries
+Every Conv makes a segment of channels. Ops pass segments on, cut and merge them (`PADDING`). A
+segment can be padded if all of its makers can write zeros, and everything that reads it takes
 padding. A segment ends at a dense Conv, and another begins there: rows and columns of its weight
 are padded independently. At a multiple of 4:
 
