@@ -51,6 +51,7 @@ from widthfold_onnx.evidence import verify
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import (
     Companion,
+    DeliveryOptions,
     FoldOptions,
     Provider,
     RuntimeOptions,
@@ -123,7 +124,7 @@ def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, lis
             options = FoldOptions(factor=factor, input_shapes=(shapes,))
             out = Path(folder) / f"{factor}.onnx"
             try:
-                report, _ = optimize(load(model), out, options, search_options=search)
+                report, _ = optimize(load(model), out, options, DeliveryOptions(), search)
                 row = msgspec.structs.replace(row, layers=len(report.sites))
                 counts = report.summary
                 changed = counts.folded + counts.exchanged + counts.padded

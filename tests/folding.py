@@ -16,13 +16,23 @@ from widthfold_onnx.model.check import check_model
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.model.loader import Model, load
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Companion, FoldOptions, RuntimeOptions
+from widthfold_onnx.options import (
+    Companion,
+    DeliveryOptions,
+    FoldOptions,
+    RuntimeOptions,
+    SearchOptions,
+    VerifyOptions,
+)
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import InspectReport, OptimizeReport, SiteReport, VerifyReport
 from widthfold_onnx.rewrite.exchange import Match, exchanged, find_matches
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.form import Form
+
+FOR_DELIVERY = DeliveryOptions()
+BY_DEFAULT = SearchOptions()
 
 
 def fold_model(
@@ -67,9 +77,19 @@ def rewritten(model: onnx.ModelProto, options: FoldOptions, choose: Choose) -> o
     return rewriting(read(model, options), options, choose).carry_out()
 
 
-def optimize(model: Path, *arguments: Any, **options: Any) -> OptimizeReport:
+def optimize(
+    model: Path,
+    out: Path | None,
+    options: FoldOptions,
+    verify_options: VerifyOptions | None = FOR_DELIVERY,
+    search_options: SearchOptions = BY_DEFAULT,
+    **keywords: Any,
+) -> OptimizeReport:
     """Return the report of `pipeline.optimize` for a file."""
-    return pipeline.optimize(load(model), *arguments, **options).report
+    loaded = load(model)
+    return pipeline.optimize(
+        loaded, out, options, verify_options, search_options, **keywords
+    ).report
 
 
 def verify(original: Path, rewritten: Path, *arguments: Any, **options: Any) -> VerifyReport:

@@ -26,6 +26,7 @@ from widthfold_onnx.results import VerifyReport
 from widthfold_onnx.rewrite.rewriting import Rewriting
 
 FACTOR_4 = FoldOptions(factor=4)
+BY_DEFAULT = SearchOptions()
 
 OPEN = LAYER.replace("8,16]", "8,w]")
 """The layer at any width."""
@@ -42,7 +43,7 @@ def test_what_a_plan_makes_of_a_model_in_memory_is_proved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = with_data_beside(tmp_path)
-    plan = pipeline.plan(loaded, FACTOR_4)
+    plan = pipeline.plan(loaded, FACTOR_4, BY_DEFAULT)
     other = build(LAYER, seed=1)
     monkeypatch.setattr(Rewriting, "carry_out", lambda rewriting: other)
     with pytest.raises(CheckFailedError, match="proof: different"):
@@ -55,9 +56,9 @@ def test_the_data_of_a_model_is_no_output(tmp_path: Path) -> None:
     data = tmp_path / "m.data"
     before = data.read_bytes()
     with pytest.raises(UsageError, match="is an input"):
-        pipeline.optimize(loaded, data, FACTOR_4, None)
+        pipeline.optimize(loaded, data, FACTOR_4, None, BY_DEFAULT)
     with pytest.raises(UsageError, match="is an input"):
-        pipeline.apply(loaded, pipeline.plan(loaded, FACTOR_4), data, None)
+        pipeline.apply(loaded, pipeline.plan(loaded, FACTOR_4, BY_DEFAULT), data, None)
     assert data.read_bytes() == before
 
 
@@ -90,7 +91,7 @@ def test_the_report_has_the_values_of_the_inputs(tmp_path: Path) -> None:
     text = LAYER.replace("] x)", "] x, float rate)").replace("Relu (c)", "Mul (c, rate)")
     loaded = load(save(build(text), tmp_path / "m.onnx"))
     chosen = SearchOptions(values={"rate": (2.0,)})
-    report = pipeline.optimize(loaded, None, FACTOR_4, search_options=chosen).report
+    report = pipeline.optimize(loaded, None, FACTOR_4, None, chosen).report
     assert report.values == [{"rate": [2.0]}]
 
 
@@ -119,10 +120,8 @@ def test_what_was_just_folded_is_proved_and_compared_on_few_inputs(
     monkeypatch.setattr(pipeline, "verify_files", verify_files)
     path, file, out = (tmp_path / name for name in ("m.onnx", "plan.json", "out.onnx"))
     loaded = load(save(build(LAYER), path))
-    plan = pipeline.plan(loaded, FACTOR_4)
+    plan = pipeline.plan(loaded, FACTOR_4, BY_DEFAULT)
     plan.save(file)
-    pipeline.optimize(loaded, out, FACTOR_4)
-    pipeline.apply(loaded, plan, out)
     wf.optimize(path, out, factor=4)
     wf.apply(path, plan, out)
     assert widthfold("optimize", path, out, "--factor", 4).code == 0
@@ -134,4 +133,4 @@ def test_what_was_just_folded_is_proved_and_compared_on_few_inputs(
         needs_proof=True,
         input_shapes=plan.sizes,
     )
-    assert seen == [options] * 6
+    assert seen == [options] * 4

@@ -29,7 +29,6 @@ from widthfold_onnx.model.loader import LoadedModel, Model, load
 from widthfold_onnx.model.proto.walk import frozen
 from widthfold_onnx.model.writer import copy_model
 from widthfold_onnx.options import (
-    DeliveryOptions,
     FoldOptions,
     Progress,
     RuntimeOptions,
@@ -48,9 +47,6 @@ from widthfold_onnx.runtime.inputs.stored import with_stored_sizes
 from widthfold_onnx.tuning.search import search
 from widthfold_onnx.tuning.store import Store
 
-BY_DEFAULT = SearchOptions()
-FOR_DELIVERY = DeliveryOptions()
-
 
 class CommandResult(NamedTuple):
     """The report of a command, and the plan that was carried out."""
@@ -63,8 +59,8 @@ def optimize(
     loaded: LoadedModel,
     out: Path | None,
     options: FoldOptions,
-    verify_options: VerifyOptions | None = FOR_DELIVERY,
-    search_options: SearchOptions = BY_DEFAULT,
+    verify_options: VerifyOptions | None,
+    search_options: SearchOptions,
     *,
     require_fold: bool = False,
     on_progress: Progress = silent,
@@ -76,9 +72,8 @@ def optimize(
         out: where the result goes, replaced in one step and only after it passed verification;
             None plans only. If nothing is folded it becomes a copy, byte for byte.
         options: which layers, how far, in which form.
-        verify_options: how the result is verified; by default proved and compared, but not timed.
-            None writes it unverified. At a fixed factor the proof is enough where the runtime lacks
-            a kernel.
+        verify_options: how the result is verified; None writes it unverified. At a fixed factor the
+            proof is enough where the runtime lacks a kernel.
         search_options: how candidates are measured; at a fixed factor its provider with options,
             its stored inputs and its values count.
         require_fold: write nothing if nothing is changed.
@@ -173,7 +168,7 @@ def optimize_in_memory(
 def plan(
     loaded: LoadedModel,
     options: FoldOptions,
-    search_options: SearchOptions = BY_DEFAULT,
+    search_options: SearchOptions,
     *,
     on_progress: Progress = silent,
 ) -> Plan:
@@ -193,7 +188,7 @@ def apply(
     loaded: LoadedModel,
     plan: Path | Plan,
     out: Path | None,
-    verify_options: VerifyOptions | None = FOR_DELIVERY,
+    verify_options: VerifyOptions | None,
     *,
     partial: bool = False,
     on_progress: Progress = silent,

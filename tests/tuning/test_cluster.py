@@ -291,7 +291,7 @@ def test_a_cluster_without_workers_is_not_waited_for_forever(
         with pytest.raises(UnverifiedError, match=r"no worker .* is left that can measure$"):
             measured(started.scheduler_address, workloads(log, 1))
         model = MODELS / "signal_1d.onnx"
-        report = tune([model], search_options=short, dask=started.scheduler_address)
+        report = tune([model], FoldOptions(), short, dask=started.scheduler_address)
     assert report.machines == []
     assert (report.models[0].layers, report.models[0].pending) == (1, 1)
 

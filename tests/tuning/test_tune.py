@@ -32,12 +32,14 @@ from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.measurement import AS_IS
 from widthfold_onnx.tuning.search import trials
 from widthfold_onnx.tuning.store import Store
-from widthfold_onnx.tuning.tune import EVERY_FORM, tune
+from widthfold_onnx.tuning.tune import tune
 
 MODELS = ROOT / "models"
 SIGNAL = MODELS / "signal_1d.onnx"
 THREE = MODELS / "depthwise.onnx"
 """Three layers of different kinds."""
+
+EVERY_FORM = FoldOptions()
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_tuned_is_not_measured_by_optimize(
     tmp_path: Path, options: SearchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = tune([SIGNAL], search_options=options)
+    report = tune([SIGNAL], EVERY_FORM, options)
     (row,) = report.models
     assert (row.model, row.layers, row.pending, row.stored) == (SIGNAL.name, 1, 0, 0)
     assert row.measured == 1 + row.forms == report.machines[0].measured
@@ -75,12 +77,12 @@ def test_a_layer_of_two_models_is_measured_once_and_never_again(
 ) -> None:
     twin = tmp_path / "twin.onnx"
     shutil.copy(SIGNAL, twin)
-    report = tune([SIGNAL, twin, str(THREE)], search_options=options)
+    report = tune([SIGNAL, twin, str(THREE)], EVERY_FORM, options)
     first, second, other = report.models
     assert (first.model, second.model, other.model) == (SIGNAL.name, twin.name, THREE.name)
     assert first.measured == second.measured == 1 + first.forms
     assert report.machines[0].measured == first.measured + other.measured
-    again = tune([SIGNAL, THREE], search_options=options)
+    again = tune([SIGNAL, THREE], EVERY_FORM, options)
     assert [(row.measured, row.stored, row.pending) for row in again.models] == [
         (0, first.measured, 0),
         (0, other.measured, 0),
@@ -95,7 +97,7 @@ def test_jobs_measure_at_a_time(
     monkeypatch.setattr(bench_module, "race", meeting)
     monkeypatch.setenv(MEETING, str(tmp_path / "meeting"))
     steps: list[Step] = []
-    report = tune([THREE], search_options=options, jobs=3, on_progress=steps.append)
+    report = tune([THREE], EVERY_FORM, options, jobs=3, on_progress=steps.append)
     (row,) = report.models
     assert all(0 <= step.done < step.total == 2 * row.layers for step in steps[1:])
     assert (row.layers, row.pending, row.skipped, row.failed) == (3, 0, 0, 0)
@@ -108,23 +110,23 @@ def test_more_jobs_than_cores_are_refused(
     monkeypatch.setattr("widthfold_onnx.tuning.tune.cores", lambda: 4)
     for jobs, threads in ((5, 1), (3, 2), (2, 4), (0, 1)):
         with pytest.raises(UsageError, match=rf"^{jobs} jobs of {threads} thread"):
-            tune([SIGNAL], search_options=replace(options, threads=threads), jobs=jobs)
+            tune([SIGNAL], EVERY_FORM, replace(options, threads=threads), jobs=jobs)
 
 
 def test_options_that_do_not_fit_are_refused(options: SearchOptions) -> None:
     with pytest.raises(UsageError, match="every factor"):
         tune([SIGNAL], FoldOptions(factor=8), options)
     with pytest.raises(UsageError, match="every worker measures"):
-        tune([SIGNAL], search_options=options, jobs=2, dask="tcp://127.0.0.1:1")
+        tune([SIGNAL], EVERY_FORM, options, jobs=2, dask="tcp://127.0.0.1:1")
     with pytest.raises(UsageError, match="takes no options"):
-        tune([SIGNAL], search_options=replace(options, provider_options={"a": "b"}))
+        tune([SIGNAL], EVERY_FORM, replace(options, provider_options={"a": "b"}))
 
 
 @pytest.mark.usefixtures("fast")
 def test_a_broken_model_does_not_stop_the_others(tmp_path: Path, options: SearchOptions) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
-    report = tune([broken, SIGNAL, tmp_path / "gone.onnx"], search_options=options)
+    report = tune([broken, SIGNAL, tmp_path / "gone.onnx"], EVERY_FORM, options)
     bad, good, gone = report.models
     assert (good.reason, good.code, good.pending) == ("", 0, 0)
     assert good.measured == 1 + good.forms
@@ -152,7 +154,7 @@ def test_an_interrupt_keeps_what_was_measured(
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=press, daemon=True).start()
-    report = tune([THREE], search_options=options, jobs=jobs)
+    report = tune([THREE], EVERY_FORM, options, jobs=jobs)
     measuring = [t for t in threading.enumerate() if "measure_part" in t.name]
     assert bool(measuring) == (jobs > 1)  # nobody waited for the children
     go_on.touch()
@@ -172,7 +174,7 @@ def test_an_interrupt_keeps_what_was_measured(
 
 @pytest.mark.usefixtures("fast")
 def test_no_time_leaves_layers_unmeasured(options: SearchOptions) -> None:
-    (row,) = tune([THREE], search_options=replace(options, time_budget=1e-9)).models
+    (row,) = tune([THREE], EVERY_FORM, replace(options, time_budget=1e-9)).models
     assert row.pending == 3
     assert row.reason == ""
 
@@ -182,7 +184,7 @@ def test_without_a_runtime_nothing_is_kept(
 ) -> None:
     monkeypatch.setattr(bench_module, "race", hopeless)
     with pytest.raises(UnverifiedError, match="there is no runtime"):
-        tune([SIGNAL], search_options=options)
+        tune([SIGNAL], EVERY_FORM, options)
     with Store(options.store) as store:
         assert len(list(store.items())) == 0
 
@@ -192,5 +194,5 @@ def test_it_is_a_verb_of_the_package(options: SearchOptions) -> None:
     report = widthfold_onnx.tune([SIGNAL], store=options.store, provider="cpu", jobs=1)
     (row,) = report.models
     assert row.measured == 1 + row.forms > 1
-    (again,) = tune([SIGNAL], search_options=options).models
+    (again,) = tune([SIGNAL], EVERY_FORM, options).models
     assert (again.measured, again.stored) == (0, row.measured)

@@ -14,7 +14,7 @@ from widthfold_onnx.cli.common import MODEL, guarded, leave
 from widthfold_onnx.cli.options import planning_options
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.model.loader import load
-from widthfold_onnx.options import DEFAULT_FACTOR, FoldOptions
+from widthfold_onnx.options import DEFAULT_FACTOR, FoldOptions, SearchOptions
 from widthfold_onnx.text import quoted
 
 
@@ -31,7 +31,7 @@ def precommit_command(models: tuple[Path, ...], fold_options: FoldOptions) -> No
         loaded = load(model)
         from widthfold_onnx.pipeline import optimize
 
-        counts = optimize(loaded, None, fold_options, None).report.summary
+        counts = optimize(loaded, None, fold_options, None, SearchOptions()).report.summary
         if counts.changes:
             findings.append(f"{quoted(str(model))}: {changes(counts)}")
     if findings:

@@ -43,14 +43,11 @@ from widthfold_onnx.tuning.successive_halving import RaceOptions
 from widthfold_onnx.tuning.targets import default_target, load_target
 from widthfold_onnx.tuning.workloads import Workload, joined, most_work_first
 
-EVERY_FORM = FoldOptions()
-BY_DEFAULT = SearchOptions()
-
 
 def tune(
     models: Sequence[Path | str],
-    fold_options: FoldOptions = EVERY_FORM,
-    search_options: SearchOptions = BY_DEFAULT,
+    fold_options: FoldOptions,
+    search_options: SearchOptions,
     *,
     jobs: int = 1,
     dask: str | None = None,

@@ -113,7 +113,7 @@ def test_a_search_says_that_nothing_is_kept(
     assert report.measured > 0
     assert report.store_read_only
     assert "not kept, because the store may only be read" in search_text(report)
-    tuned = tune([model], search_options=options)
+    tuned = tune([model], FoldOptions(), options)
     assert tuned.store_read_only
     assert tuned.models[0].measured > 0  # it knew nothing of the first run
 
