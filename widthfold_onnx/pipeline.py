@@ -88,18 +88,12 @@ def optimize(
         InvalidModelError: the model is broken or not supported.
         UnverifiedError: nothing can be measured, for want of a runtime or of usable inputs.
     """
-    options = with_stored_sizes(options, search_options.inputs, loaded.proto)
-    search_options = with_cases(search_options, loaded.proto)
-    values = values_for_report(search_options.cases)
-    exclusions: Mapping[NodeName, Refusal] = {}
-    if out is not None:  # before minutes of measuring
-        check_target(out, loaded.files)
-        if verify_options is not None and options.is_measured:
-            options, exclusions = _without_saturating_forms(
-                loaded, options, verify_options, on_progress
-            )
-    decided_plan = _decide_plan(loaded, options, search_options, on_progress)
-    decided_plan = decided_plan.with_refusals(exclusions)
+    values = values_for_report(with_cases(search_options, loaded.proto).cases)
+    if out is None:
+        verify_options = None
+    else:
+        check_target(out, loaded.files)  # before minutes of measuring
+    decided_plan = _decide_plan(loaded, options, verify_options, search_options, on_progress)
     while True:
         plan, fitted_plan = decided_plan.plan, decided_plan.fit()
         report = _report(loaded, fitted_plan, decided_plan.outcomes, values=values)
@@ -179,9 +173,7 @@ def plan(
         InvalidModelError: the model is broken or not supported.
         UnverifiedError: nothing can be measured, for want of a runtime or of usable inputs.
     """
-    options = with_stored_sizes(options, search_options.inputs, loaded.proto)
-    search_options = with_cases(search_options, loaded.proto)
-    return _decide_plan(loaded, options, search_options, on_progress).plan
+    return _decide_plan(loaded, options, None, search_options, on_progress).plan
 
 
 def apply(
@@ -284,15 +276,27 @@ def _unproved_layers(fitted_plan: FittedPlan, proof: Proof | None) -> set[NodeNa
 def _decide_plan(
     loaded: LoadedModel,
     options: FoldOptions,
+    verify_options: VerifyOptions | None,
     search_options: SearchOptions,
     on_progress: Progress,
 ) -> DecidedPlan:
-    """Decide the plan of a model, by measurement or at a fixed factor."""
+    """Decide the plan of a model, by measurement or at a fixed factor.
+
+    Where a result that was measured will be verified, no form saturates further than the model.
+    """
+    options = with_stored_sizes(options, search_options.inputs, loaded.proto)
+    search_options = with_cases(search_options, loaded.proto)
+    exclusions: Mapping[NodeName, Refusal] = {}
+    if verify_options is not None and options.is_measured:
+        options, exclusions = _without_saturating_forms(
+            loaded, options, verify_options, on_progress
+        )
     options = decide_layout(options, search_options)
     on_progress(Step("planning"))
     if options.is_measured:
         with Store(search_options.store) as store:
-            return search(loaded, options, search_options, store, on_progress)
+            decided_plan = search(loaded, options, search_options, store, on_progress)
+        return decided_plan.with_refusals(exclusions)
     size_finder = functools.partial(runnable_sizes, loaded.path, search_options.cases)
     return decide_fixed(loaded, options, size_finder)
 
