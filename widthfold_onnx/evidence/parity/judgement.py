@@ -12,13 +12,14 @@ on, as they would be deployed. What this and every other check finds is a value 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, open_chosen, saturates
 from widthfold_onnx.evidence.parity.original_runs import COPIES, UNSTEADY_NOTE, OriginalRuns
 from widthfold_onnx.evidence.parity.outputs import (
@@ -273,17 +274,30 @@ def compare_as_deployed(original: OriginalRuns, rewritten: Path, exact: Runs) ->
     if rewritten_runs.failure:
         line = "as deployed the original runs, the rewritten model does not"
         return Findings(failures=(f"{line}: {rewritten_runs.failure}",))
-    failed_names: list[str] = []
-    deviations: list[tuple[float, str]] = []
     sides = [
         [pairs(*run) for run in zip(exact_runs.outputs, runs.outputs, strict=True)]
         for exact_runs, runs in ((original.optimized_runs, original_runs), (exact, rewritten_runs))
     ]
+    return _judge_saturation(sides, original.unsteady_outputs)
+
+
+def _judge_saturation(
+    sides: Sequence[Sequence[Mapping[str, tuple[Array, Array]]]], unsteady_outputs: Collection[str]
+) -> Findings:
+    """Judge how far two models that saturate are from their definitions.
+
+    Args:
+        sides: the runs of the original, and of the rewritten model: each output with exact kernels
+            and as deployed.
+        unsteady_outputs: names of the outputs that are not judged.
+    """
+    failed_names: list[str] = []
+    deviations: list[tuple[float, str]] = []
     arrays = {name: array for run in sides[0] for name, (array, _) in run.items()}
     for name, array in arrays.items():
         figures = [[measure(*run[name]) for run in side if name in run] for side in sides]
         is_judged = all(figures) and all(f.match for side in figures for f in side)
-        if name in original.unsteady_outputs or array.dtype.kind in "OUS" or not is_judged:
+        if name in unsteady_outputs or array.dtype.kind in "OUS" or not is_judged:
             continue  # parity judges texts, missing outputs, and NaN at other places
         old, new = (max((f.distance or Distance()).largest for f in side) for side in figures)
         scale, is_whole = max(f.scale for f in figures[0]) or 1.0, array.dtype.kind in "iu"
