@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import parser
+from onnx import numpy_helper, parser
 
 from tests.folding import exchange_all, fold_model
 from tests.rewrite.proved import assert_proved
 from tests.rules.companions.prelu import LEAKY, MAX, PRELU, WHERE, net, replacements
 from tests.rules.companions.prelu import keeping_inf as keeping_inf
 from tests.running import run
+from tests.small_models import build
 from widthfold_onnx import UsageError
 from widthfold_onnx.options import Companion, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
@@ -52,6 +53,35 @@ def test_companions_stand_in_bodies_and_functions_and_share_constants() -> None:
     assert "t" not in names  # LeakyRelu does not read it
     assert "u" in names
     assert exchange_all(after, PRELU) == (after, [])
+
+
+CROPPED = """<ir_version: 8, opset_import: ["" : 17]>
+net (float[2,3,11] x) => (float[2,5,11] y)
+<float[5,3,3] w, float[5,1] u = {0.5, -0.5, 2.0, 0.0, 1.5}, float[1] t = {0.25},
+ int64[1] z = {0}, int64[1] e = {-2}, int64[1] a = {2}>
+{ [conv] c = Conv <pads = [2,2]> (x, w)
+  [one] p = PRelu (c, u)
+  [two] q = PRelu (p, t)
+  y = Slice (q, z, e, a) }"""
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_what_a_crop_copies_is_exchanged_by_other_companions(ragged: bool) -> None:
+    before = build(CROPPED)
+    (weight,) = [tensor for tensor in before.graph.initializer if tensor.name == "w"]
+    numbers = np.random.default_rng(3).integers(-4, 5, (5, 3, 3)).astype(np.float32)
+    weight.CopyFrom(numpy_helper.from_array(numbers, "w"))
+    after, matches = exchange_all(before, (Companion.CROP, *PRELU))
+    assert len(matches) == 3
+    assert [node.op_type for node in after.graph.node] == ["Conv", *WHERE, *LEAKY]
+    folded, (site,) = fold_model(
+        before, FoldOptions(factor=3, ragged=ragged, companions=(Companion.CROP, Companion.PRELU))
+    )
+    assert site.status == ("folded" if ragged else "refused")
+    x = np.random.default_rng(5).integers(-9, 10, (2, 3, 11)).astype(np.float32)
+    for result in (after, folded):
+        assert_proved(before, result, int(result is folded and ragged))
+        np.testing.assert_array_equal(run(result, x), run(before, x))
 
 
 def test_a_function_that_cannot_be_inlined_is_refused() -> None:

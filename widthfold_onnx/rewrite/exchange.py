@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import onnx
@@ -146,17 +147,49 @@ def _replace_nodes(
     constants = SharedConstants(document)
     replacements = defaultdict[Graph, dict[Node, list[Node]]](dict)
     for node, specs in exchanges.items():
-        replacements[graph_of(node)][node] = _make_nodes(document, node, specs, constants)
+        others = {other: exchanges[other] for other in exchanges if other is not node}
+        steps = _with_exchanged_copies(specs, others)
+        replacements[graph_of(node)][node] = _make_nodes(document, node, steps, constants)
     for graph, nodes in replacements.items():
         values = {
             output: new_node.outputs[0]
             for node, new_nodes in nodes.items()
             for output, new_node in zip(node.outputs, new_nodes[-len(node.outputs) :], strict=True)
         }
-        makers = _makers(nodes)
+        unread = [*_makers(nodes), *chain.from_iterable(nodes.values())]
         document.replace(graph, nodes, values)
-        _remove_unread(document, graph, makers)
+        _remove_unread(document, graph, unread)
     return document.finish()
+
+
+def _with_exchanged_copies(
+    specs: Iterable[NodeSpec], exchanges: Mapping[Node, Sequence[NodeSpec]]
+) -> list[NodeSpec]:
+    """Return the specs with exchanges in place of copies of nodes that are exchanged, too.
+
+    A Slice that becomes pads copies the PRelu between, which may become ops that run faster.
+    """
+    result: list[NodeSpec] = []
+    steps: list[int] = []
+    for spec in specs:
+        inputs = tuple(steps[i] if isinstance(i, int) else i for i in spec.inputs)
+        if spec.original is None or spec.original not in exchanges:
+            result.append(replace(spec, inputs=inputs))
+        else:
+            begin, values = len(result), dict(zip(spec.original.inputs, inputs, strict=True))
+            result += [
+                replace(step, inputs=tuple(_moved(i, begin, values) for i in step.inputs))
+                for step in exchanges[spec.original]
+            ]
+        steps.append(len(result) - 1)
+    return result
+
+
+def _moved(operand: Operand, begin: int, values: Mapping[Value | None, Operand]) -> Operand:
+    """Return an operand of an exchange whose steps begin at an index and read other values."""
+    if isinstance(operand, int):
+        return begin + operand
+    return values.get(operand, operand) if isinstance(operand, Value) else operand
 
 
 def _makers(nodes: Iterable[Node]) -> list[Node]:
