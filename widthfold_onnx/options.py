@@ -124,12 +124,13 @@ class Companion(StrEnum):
 
 
 def sizes_of(assignments: Shapes | Iterable[Shapes]) -> Sizes:
-    """Return sizes: one assignment of shapes to inputs, or several.
+    """Return sizes: one assignment of shapes to inputs, or several, each once.
 
     Raises:
         UsageError: there are more than `MAX_SIZES`, or an extent is negative.
     """
-    sizes = (assignments,) if isinstance(assignments, Mapping) else tuple(assignments)
+    named = (assignments,) if isinstance(assignments, Mapping) else tuple(assignments)
+    sizes = tuple(shapes for i, shapes in enumerate(named) if shapes not in named[:i])
     most = f"name at most {MAX_SIZES}"
     require(len(sizes) <= MAX_SIZES, "input-shape", f"{len(sizes)} sizes", most)
     least = min((n for shapes in sizes for shape in shapes.values() for n in shape), default=0)

@@ -11,7 +11,13 @@ import pytest
 
 from tests.folding import fold_model
 from tests.rewrite.guards.guarded import parsed
+from widthfold_onnx.decide.decisions import Decision
+from widthfold_onnx.decide.hints import Hints
+from widthfold_onnx.model.loader import Model
 from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rewrite.plan import EMPTY_PLAN
+from widthfold_onnx.rewrite.reading import Reading
 
 SAME = "pads = [1, 1, 1, 1]"
 SHAPE = re.compile(r"--input-shape (\S+):([\d,]+)")
@@ -92,3 +98,22 @@ def test_a_product_of_matrices_is_never_extended() -> None:
     _, (site,) = fold_model(before, FoldOptions(factor=4))
     assert site.code == "factor-does-not-divide"
     assert "folds it" not in site.reason
+
+
+def test_where_forms_are_measured_a_size_that_no_factor_divides_is_a_hint() -> None:
+    before = model("1, 3, H, W", f'y = Conv <{SAME}, auto_pad = "NOTSET"> (x, w)', w=(3, 3, 3, 3))
+    reading = Reading.of(Model(before, None), EMPTY_PLAN)
+    (site,) = reading.sites
+    refused = Decision(site, None, Refusal(Code.UNKNOWN_EXTENT, "the extents are open"))
+    hints = Hints(reading, FoldOptions(), lambda suggested: ({"x": (1, 3, 7, 5)},))
+    assert hints.of(refused) == "--input-shape x:1,3,7,5 folds it"
+    hints = Hints(reading, FoldOptions(factor=4), lambda suggested: ({"x": (1, 3, 7, 5)},))
+    assert hints.of(refused) == ""
+
+
+def test_strides_are_folded_at_the_smallest_round_size() -> None:
+    before = model(
+        "1, 3, H, W", 'y = Conv <auto_pad = "SAME_UPPER", strides = [2, 2]> (x, w)', w=(3, 3, 3, 3)
+    )
+    _, (site,) = fold_model(before, FoldOptions(form="strides"))
+    assert site.reason.endswith("--input-shape x:1,3,32,32 folds it"), site.reason

@@ -28,3 +28,9 @@ from widthfold_onnx.options import FoldOptions
 def test_options_of_a_fold_that_make_no_sense(options: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         FoldOptions(**{"factor": 8, **options})
+
+
+def test_a_size_that_is_named_twice_counts_once() -> None:
+    small, large = {"x": (1, 3)}, {"x": (2, 3)}
+    assert FoldOptions(input_shapes=(small, large, dict(small))).input_shapes == (small, large)
+    assert FoldOptions(input_shapes=[small] * 9, fixed_shapes=True).input_shapes == (small,)

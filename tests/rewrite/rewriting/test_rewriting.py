@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx.external_data_helper import convert_model_to_external_data
 from onnx.reference import ReferenceEvaluator
 
 from tests.rewrite.checked_fold import Drawn, checked_fold
@@ -14,6 +18,12 @@ from tests.rewrite.drawn.graphs import of_convs, of_products
 from tests.rewrite.drawn.products import dequantized_products, gemms, matmuls, quantized_products
 from tests.rewrite.graphs import folded_ops, ops
 from tests.running import run
+from tests.small_models import build, save
+from widthfold_onnx.decide.fixed import decide_fixed
+from widthfold_onnx.errors import UsageError
+from widthfold_onnx.model.loader import load
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.rewrite.fit import fit
 
 
 @given(convs())
@@ -81,3 +91,23 @@ def test_graphs_of_products(drawn: Drawn) -> None:
     folded, _ = checked_fold(drawn)
     assert folded_ops(folded).count("MatMul") == ops(drawn.model).count("MatMul")
     assert "Transpose" not in folded_ops(folded)
+
+
+def test_a_rewritten_model_keeps_its_data_outside_and_spares_protected_files(
+    tmp_path: Path,
+) -> None:
+    path, out = save(build(), tmp_path / "in.onnx"), tmp_path / "out.onnx"
+    model = onnx.load(path)
+    convert_model_to_external_data(model, location="in.data", size_threshold=0)
+    onnx.save(model, path)
+    loaded = load(path)
+    plan = decide_fixed(loaded, FoldOptions(factor=2)).plan
+    assert plan.layers
+    with pytest.raises(UsageError, match="is an input or another output"):
+        fit(loaded, plan).rewriting.write(out, protected=[out])
+    assert not out.exists()
+    assert not fit(loaded, plan).rewriting.write(out, lambda file: False)
+    assert not out.exists()
+    assert fit(loaded, plan).rewriting.write(out)
+    weights = [w for w in onnx.load(out, load_external_data=False).graph.initializer if w.dims[1:]]
+    assert {weight.data_location for weight in weights} == {onnx.TensorProto.EXTERNAL}

@@ -11,6 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 from tests.rules.one_conv import conv_model
+from tests.small_models import build
 from widthfold_onnx.algebra.conv import fold_weight
 from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.model.loader import Model
@@ -19,6 +20,7 @@ from widthfold_onnx.rewrite.plan import EMPTY_PLAN
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rules.enumeration import (
     conv_forms,
+    every_form,
     factorizations,
     form_of,
     forms_at_factor,
@@ -26,7 +28,7 @@ from widthfold_onnx.rules.enumeration import (
     summed_taps,
 )
 from widthfold_onnx.rules.form import Form
-from widthfold_onnx.rules.layers import ConvLayer, axis_names
+from widthfold_onnx.rules.layers import ConvLayer, ProductLayer, axis_names
 
 
 def foldable_axes(rank: int) -> tuple[str, ...]:
@@ -195,3 +197,28 @@ def test_one_side_alone_is_folded_where_that_is_asked_for() -> None:
         ("sub-pixel", 2, 1),
         ("sub-pixel+space-to-depth", 2, 3),
     }
+
+
+# ---------------------------------------------------------------- products
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({"factor": 2}, 1),
+        ({"factor": 2, "axis": "width"}, 0),
+        ({"factor": 2, "axis": 0}, 0),
+        ({"form": "strides"}, 0),
+    ],
+)
+def test_rows_of_a_product_are_no_axis_and_have_no_strides(options: dict, count: int) -> None:
+    model = build(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2,8,3] x) => (float[2,8,5] y) <float[3,5] w> { y = MatMul (x, w) }"""
+    )
+    ((_, layer),) = read_sites(Reading.of(Model(model, None), EMPTY_PLAN), FoldOptions())
+    assert isinstance(layer, ProductLayer)
+    assert len(list(forms_at_factor(layer, FoldOptions(**options)))) == count
+    if "factor" in options:
+        axis = options.get("axis", AxisName.AUTO)
+        assert bool(list(every_form(layer, FoldOptions(axis=axis)))) == bool(count)

@@ -22,13 +22,17 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
 from widthfold_onnx.runtime.child import Child
 from widthfold_onnx.runtime.inputs.sizes import provider_and_sizes
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.identity import machine_identity
-from widthfold_onnx.tuning.search import MAX_LEVEL_RATIO
+from widthfold_onnx.tuning.measurement import Measurement
+from widthfold_onnx.tuning.search import MAX_LEVEL_RATIO, _only_level
 from widthfold_onnx.tuning.search import context as context_module
+from widthfold_onnx.tuning.search.context import SearchContext
 from widthfold_onnx.tuning.search.timers import send_each
 from widthfold_onnx.tuning.successive_halving import race
+from widthfold_onnx.tuning.targets import load_target
 from widthfold_onnx.tuning.tune import tune
 
 
@@ -189,3 +193,11 @@ def test_a_target_must_fit_the_provider_that_was_found(
     monkeypatch.setattr(context_module, "isolated", lambda *arguments, **limits: here)
     with pytest.raises(UsageError, match="target h100 is of provider cuda, not cpu"):
         found(model, provider=Provider.AUTO, target="h100")
+
+
+def test_the_level_is_left_open_where_there_are_several_sizes() -> None:
+    slower = Measurement("ok", 0.8, 0.79, 0.81, 1.0, 9, "", "2026-11-28T12:00:00+00:00")
+    small, large = {"x": (1, 3)}, {"x": (2, 3)}
+    for sizes, level in (((small,), Level.ALL), ((small, large), None)):
+        context = SearchContext(Provider.CPU, sizes, load_target("cpu-avx2"), "")
+        assert _only_level(slower, context) == level

@@ -385,3 +385,14 @@ def test_a_part_that_does_not_run_hides_no_other_one(
         )
     assert [entry.status for entry in measurements] == ["lost", "ok"]
     assert measurements[1].ratio == pytest.approx(WHOLE / (WHOLE - 3))
+
+
+def test_trials_leave_out_sizes_that_are_not_larger_than_the_first(
+    model: Path, world: World
+) -> None:
+    with Store(None) as store:
+        builder = Builder(model, store, sizes=(FIRST, {"x": (1, 2, 16, 6)}, LARGER))
+        builder.trials.compare(EMPTY_PLAN, A, 3.0)
+        assert len(builder.bench.new_measurements) == 2
+        assert len(builder.trials.final(A)) == 3
+        assert len(builder.bench.new_measurements) == 5
