@@ -166,7 +166,7 @@ def test_no_other_choice_costs_less(seed: int, every: Layers) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_foreseen_is_chosen_if_it_is_measured_so(seed: int, every: Layers) -> None:
+def test_what_is_predicted_is_chosen_if_it_is_measured_so(seed: int, every: Layers) -> None:
     some = few(every, np.random.default_rng(seed))
 
     def prediction(subject: str, candidate: Candidate) -> Measurement | None:
@@ -186,7 +186,7 @@ def test_what_is_foreseen_is_chosen_if_it_is_measured_so(seed: int, every: Layer
 
 
 @pytest.mark.parametrize(("alone", "folded"), [(1.2, 4), (9.0, 0)])
-def test_forms_of_a_region_are_foreseen_though_they_look_slow_alone(
+def test_forms_of_a_region_are_predicted_though_they_look_slow_alone(
     every: Layers, alone: float, folded: int
 ) -> None:
     """Four layers that all take 1 s as they are, and 0.5 s if they are packed alike."""
