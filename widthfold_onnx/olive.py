@@ -32,11 +32,13 @@ from widthfold_onnx.pipeline import optimize
 from widthfold_onnx.reports.console import show
 from widthfold_onnx.reports.described import described
 from widthfold_onnx.results import OptimizeReport
+from widthfold_onnx.runtime.provider_traits import Level
+from widthfold_onnx.runtime.settings import level_in
 
 DEVICES = {Device.GPU: Provider.CUDA}
 """Providers of devices that come without one, as Olive takes them; the CPU for the others."""
 
-LEVELS = {"disabled": 0, "extended": 2, "all": 99}
+LEVELS = {Level.DISABLED: 0, Level.EXTENDED: 2, Level.ALL: 99}
 """Optimization levels of ONNX Runtime, as Olive passes them on."""
 
 
@@ -115,6 +117,6 @@ def _settings(model: ONNXModelHandler, report: OptimizeReport) -> dict[str, Any]
     settings: dict[str, Any] = model.inference_settings or {}
     if report.search is None or not report.search.folded_setting:
         return settings or None
-    level = LEVELS[report.search.folded_setting.split(",")[0]]
+    level = LEVELS[level_in(report.search.folded_setting)]
     options = {**settings.get("session_options", {}), "graph_optimization_level": level}
     return {**settings, "session_options": options}

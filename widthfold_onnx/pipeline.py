@@ -9,7 +9,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import onnx
@@ -17,12 +17,12 @@ import onnx
 from widthfold_onnx.decide.decided_plan import DecidedPlan
 from widthfold_onnx.decide.fixed import decide_fixed, decide_layout
 from widthfold_onnx.decide.hints import runnable_sizes
-from widthfold_onnx.decide.report import Outcomes, applied_outcomes, optimize_report
+from widthfold_onnx.decide.report import applied_outcomes, optimize_report
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 from widthfold_onnx.evidence import verify_files
 from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.proof.proving import proof_report
-from widthfold_onnx.evidence.saturation import may_saturate, usable_forms
+from widthfold_onnx.evidence.saturation import run_as_judged, usable_forms
 from widthfold_onnx.model.atomic import check_target
 from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.model.loader import LoadedModel, Model, load
@@ -88,6 +88,7 @@ def optimize(
         InvalidModelError: the model is broken or not supported.
         UnverifiedError: nothing can be measured, for want of a runtime or of usable inputs.
     """
+    name, size = loaded.path.name, loaded.path.stat().st_size
     values = values_for_report(with_cases(search_options, loaded.proto).cases)
     if out is None:
         verify_options = None
@@ -96,7 +97,7 @@ def optimize(
     decided_plan = _decide_plan(loaded, options, verify_options, search_options, on_progress)
     while True:
         plan, fitted_plan = decided_plan.plan, decided_plan.fit()
-        report = _report(loaded, fitted_plan, decided_plan.outcomes, values=values)
+        report = optimize_report(name, size, fitted_plan, decided_plan.outcomes, values=values)
         if out is None or (require_fold and not plan.changes):
             return CommandResult(report, plan)
         report = _deliver(
@@ -108,10 +109,9 @@ def optimize(
             may_be_unrun=not options.is_measured,
             on_progress=on_progress,
         )
-        checks = report.verification
-        failed_proof = None if report.written or checks is None else checks.proof
-        unproved = _unproved_layers(fitted_plan, failed_proof)
-        if not unproved:
+        proof = None if report.verification is None else report.verification.proof
+        unproved = _unproved_layers(fitted_plan, proof)
+        if report.written or not unproved:
             return CommandResult(report, plan)
         on_progress(Step(f"leaving out {len(unproved)} folds whose guards cannot be proved"))
         decided_plan = decided_plan.without_unproved(unproved, loaded)
@@ -125,7 +125,9 @@ def optimize_in_memory(
     *,
     no_verify: bool = False,
 ) -> tuple[onnx.ModelProto, CommandResult]:
-    """Fold every layer of a model that the rules allow, and prove the result; run nothing.
+    """Fold every layer of a model that the rules allow, and prove the result.
+
+    The model is not run; a PRelu may be tried on the runtime (`rewrite.exchange`).
 
     Args:
         model: the model.
@@ -166,7 +168,7 @@ def plan(
     *,
     on_progress: Progress = silent,
 ) -> Plan:
-    """Return the plan of `optimize`, and change nothing; see there.
+    """Return the plan of `optimize` without `out`; write nothing.
 
     Raises:
         UsageError: an option or path that does not fit.
@@ -211,7 +213,8 @@ def apply(
     on_progress(Step("applying the plan"))
     fitted_plan = fit(loaded, plan)
     outcomes = applied_outcomes(fitted_plan, plan)
-    report = _report(loaded, fitted_plan, outcomes, note=other_runtime(plan.runtime))
+    name, size, note = loaded.path.name, loaded.path.stat().st_size, other_runtime(plan.runtime)
+    report = optimize_report(name, size, fitted_plan, outcomes, note=note)
     if out is not None and (partial or not fitted_plan.misfits):
         report = _deliver(
             loaded,
@@ -233,7 +236,9 @@ def apply_in_memory(
     partial: bool = False,
     no_verify: bool = False,
 ) -> onnx.ModelProto:
-    """Carry out a plan on a model in memory, and prove the result; measure and run nothing.
+    """Carry out a plan on a model in memory, and prove the result.
+
+    Nothing is measured and the model is not run; a PRelu may be tried on the runtime.
 
     Args:
         model: the model.
@@ -320,19 +325,10 @@ def _without_saturating_forms(
     run_options = with_cases(
         replace(verify_options, input_shapes=options.input_shapes), loaded.proto
     )
-    if not may_saturate(loaded.path, run_options):
+    if not run_as_judged(loaded.path, run_options):
         return options, {}
     on_progress(Step("trying which folds saturate no further than the model"))
     return usable_forms(loaded, options, run_options)
-
-
-def _report(
-    loaded: LoadedModel, fitted_plan: FittedPlan, outcomes: Outcomes, **facts: Any
-) -> OptimizeReport:
-    """Return the report of a command before anything is written, with further facts by field."""
-    size = loaded.path.stat().st_size
-    report = optimize_report(loaded.path.name, size, fitted_plan, outcomes)
-    return msgspec.structs.replace(report, **facts)
 
 
 def _carry_out_and_prove(

@@ -139,7 +139,7 @@ def test_where_every_fold_saturates_further_the_model_is_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, out = loaded(alternating_floats(), tmp_path), tmp_path / "out.onnx"
-    monkeypatch.setattr(pipeline, "may_saturate", lambda *arguments: True)
+    monkeypatch.setattr(pipeline, "run_as_judged", lambda *arguments: True)
     if not u8s8_error():
         assert usable_forms(model, ANY, VALUES) == (ANY, {})
         bad = f"{FURTHER}; this CPU's 8-bit kernels saturate (no VNNI)"

@@ -10,7 +10,7 @@ from tests.evidence.timing.machine import FIRST_TIMED, Machine, costs
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime import contest, settings
 from widthfold_onnx.runtime.provider_traits import Level
-from widthfold_onnx.runtime.settings import Setting, settings_of
+from widthfold_onnx.runtime.settings import Setting, level_in, settings_of
 
 
 def test_the_first_run_of_a_session_does_not_choose(measured):
@@ -97,6 +97,7 @@ def test_the_settings_of_the_cpu():
     assert all_ == Setting(Level.ALL, options)
     assert extended == Setting(Level.EXTENDED, options)
     assert str(extended) == "extended, k=v"
+    assert level_in(str(extended)) is level_in("extended") is Level.EXTENDED
     assert settings_of(options, Level.EXTENDED) == [extended]
 
 

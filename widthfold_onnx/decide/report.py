@@ -72,7 +72,13 @@ class Outcomes:
 
 
 def optimize_report(
-    model: str, size: int, fitted_plan: FittedPlan, outcomes: Outcomes
+    model: str,
+    size: int,
+    fitted_plan: FittedPlan,
+    outcomes: Outcomes,
+    *,
+    values: Sequence[dict[str, list[float]]] = (),
+    note: str = "",
 ) -> OptimizeReport:
     """Return the report of a command before anything is written.
 
@@ -81,6 +87,8 @@ def optimize_report(
         size: its bytes.
         fitted_plan: the plan at this model.
         outcomes: of every layer and companion, and the measurements.
+        values: combinations of values of inputs that choose between parts of the model.
+        note: what the caller should know of the plan.
     """
     names = {site.node: site.name for site in fitted_plan.reading.sites}
     sites, plan = outcomes.sites, fitted_plan.plan
@@ -108,6 +116,8 @@ def optimize_report(
         ),
         written=None,
         verification=None,
+        values=list(values),
+        note=note,
     )
 
 

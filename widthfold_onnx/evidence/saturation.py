@@ -30,17 +30,20 @@ if TYPE_CHECKING:
     from widthfold_onnx.model.linking import NodeName
 
 
-def may_saturate(original: Path, options: VerifyOptions) -> bool:
-    """Run a model as its values are judged; return whether kernels of this CPU may saturate on it.
+def run_as_judged(original: Path, options: VerifyOptions) -> bool:
+    """Run a model as verification will, so that a model that cannot be judged is refused.
+
+    Returns:
+        True if kernels of this CPU may saturate on it.
 
     Raises:
         UnverifiedError: it does not run, or not twice alike.
         UsageError: stored inputs or shapes that do not fit it.
     """
-    return isolated(_may_saturate, original, options)
+    return isolated(_run_as_judged, original, options)
 
 
-def _may_saturate(original: Path, options: VerifyOptions) -> bool:
+def _run_as_judged(original: Path, options: VerifyOptions) -> bool:
     check_options = replace(resolved(options), seeds=0 if options.inputs else 1)
     if doubts := original_runs_of(original, check_options, silent).doubts:
         raise UnverifiedError(doubts[0])

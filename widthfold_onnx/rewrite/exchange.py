@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -25,7 +25,9 @@ from widthfold_onnx.runtime.kernels import prelu_keeps_inf
 
 @dataclass(frozen=True)
 class Match:
-    """A node that a companion matches; it refers to no linked node, so that the copy can be freed.
+    """A node that a companion matches.
+
+    It holds names only, so that the linked copy of the model can be freed.
 
     Attributes:
         companion: its name.
@@ -108,9 +110,21 @@ def _exchange_of(
     if scope.proto is None and not rule.inlines:
         return None
     exchange = place_problem(document, scope, node) or rule.exchange(document, node)
-    if node.op_type == "PRelu" and isinstance(exchange, Exchange) and not prelu_keeps_inf():
-        return Refusal(Code.INEXACT, "PRelu of this ONNX Runtime returns NaN for an Inf")
-    return exchange
+    fault_of = RUNTIME_FAULTS.get(node.op_type)
+    fault = fault_of() if fault_of is not None and isinstance(exchange, Exchange) else None
+    return fault or exchange
+
+
+def _prelu_fault() -> Refusal | None:
+    """Refuse a PRelu if the installed runtime, on which it is tried once, computes it otherwise."""
+    if prelu_keeps_inf():
+        return None
+    return Refusal(Code.INEXACT, "PRelu of this ONNX Runtime returns NaN for an Inf")
+
+
+RUNTIME_FAULTS: Mapping[str, Callable[[], Refusal | None]] = {"PRelu": _prelu_fault}
+"""Operators that a release of ONNX Runtime computes otherwise than ONNX defines, so that nodes that
+are equal by definition are not equal there."""
 
 
 def _make_nodes(

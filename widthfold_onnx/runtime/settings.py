@@ -71,6 +71,11 @@ class Setting:
         return ", ".join([self.level, *(f"{name}={value}" for name, value in entries)])
 
 
+def level_in(setting: str) -> Level:
+    """Return the level of a setting that a report shows."""
+    return Level(setting.partition(",")[0])
+
+
 def settings_of(options: RuntimeOptions, level: Level | None = None) -> list[Setting]:
     """Return the settings to choose from, the common one first.
 

@@ -19,7 +19,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.parity import judgement
 from widthfold_onnx.evidence.parity.judgement import Findings, compare_as_deployed
 from widthfold_onnx.evidence.parity.runs import Runs
-from widthfold_onnx.evidence.saturation import may_saturate
+from widthfold_onnx.evidence.saturation import run_as_judged
 from widthfold_onnx.options import AxisName, DeliveryOptions, FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.runtime.kernels import u8s8_error
@@ -177,7 +177,7 @@ def test_options_with_which_the_original_does_not_load_leave_nothing_to_judge(
     assert (parity.verdict, parity.missing_kernel) == ("unverified", "")
     assert reason.startswith(f"with {PRECISION}=1 a.onnx does not load: ")
     with pytest.raises(UnverifiedError, match=f"with {PRECISION}=1 a.onnx does not load: "):
-        may_saturate(files[0], EXACT)
+        run_as_judged(files[0], EXACT)
 
 
 def test_models_of_floats_ask_nothing_of_the_cpu(tmp_path: Path) -> None:
