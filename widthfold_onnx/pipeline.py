@@ -17,7 +17,7 @@ import onnx
 from widthfold_onnx.decide.decided_plan import DecidedPlan
 from widthfold_onnx.decide.fixed import decide_fixed, decide_layout
 from widthfold_onnx.decide.hints import runnable_sizes
-from widthfold_onnx.decide.report import applied_outcomes, optimize_report
+from widthfold_onnx.decide.outcomes import applied_outcomes, optimize_report
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 from widthfold_onnx.evidence import verify_files
 from widthfold_onnx.evidence.proof.program import Program

@@ -2,6 +2,6 @@
 
 `decisions` drafts plans and chooses forms; `fixed` decides at a factor, and returns a
 `decided_plan`. `inspection` shows the forms of each axis, `hints` finds options that would fold a
-layer, `report` has the outcomes of a plan. `api`, `cli`, `evidence`, `mlir`, `pipeline` and
+layer, `outcomes` reports what a plan does. `api`, `cli`, `evidence`, `mlir`, `pipeline` and
 `tuning` import it.
 """

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from widthfold_onnx.decide.report import Outcomes
+from widthfold_onnx.decide.outcomes import Outcomes
 from widthfold_onnx.errors import InternalError
 from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.model.loader import Model

@@ -10,7 +10,7 @@ import msgspec
 from widthfold_onnx.decide.decided_plan import DecidedPlan
 from widthfold_onnx.decide.decisions import Drafting, decisions_of, layer_plans
 from widthfold_onnx.decide.hints import Hints, SizeFinder
-from widthfold_onnx.decide.report import (
+from widthfold_onnx.decide.outcomes import (
     Outcomes,
     companion_reports,
     padding_report,

@@ -9,7 +9,7 @@ from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES
 from widthfold_onnx.arrays import Dims, round_up
 from widthfold_onnx.decide.decisions import Decision, Drafting, decisions_of
 from widthfold_onnx.decide.hints import Hints, runnable_sizes
-from widthfold_onnx.decide.report import KEPT, companion_reports, padding_report
+from widthfold_onnx.decide.outcomes import KEPT, companion_reports, padding_report
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, Values

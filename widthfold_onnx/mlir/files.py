@@ -8,7 +8,7 @@ from pathlib import Path
 from subprocess import run
 
 from widthfold_onnx import mlir
-from widthfold_onnx.decide.report import site_report
+from widthfold_onnx.decide.outcomes import site_report
 from widthfold_onnx.errors import InvalidModelError, UsageError
 from widthfold_onnx.mlir.emission import replace_operation
 from widthfold_onnx.mlir.operations import decide, find_operations

@@ -14,7 +14,7 @@ from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning.bench import MIN_GAIN
 from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.search import MAX_LEVEL_RATIO
-from widthfold_onnx.tuning.search.outcome import NEGLIGIBLE
+from widthfold_onnx.tuning.search.finished_search import NEGLIGIBLE
 
 
 def test_the_best_low_end_wins_and_the_lost_never(

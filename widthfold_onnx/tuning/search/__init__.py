@@ -1,7 +1,8 @@
 """Search the forms that make the model faster: measure layer by layer, decide by the whole model.
 
 `search` runs the stages: `context`, `companions`, `level_search`, `settling` (by `agreement`),
-`padding`, `outcome`; `trials` times whole models by `timers`. `pipeline` and `tuning` import it.
+`padding`, `finished_search`; `trials` times whole models by `timers`. `pipeline` and `tuning`
+import it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from widthfold_onnx.decide.decided_plan import DecidedPlan
-from widthfold_onnx.decide.report import companion_reports
+from widthfold_onnx.decide.outcomes import companion_reports
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, Progress, SearchOptions, Step
 from widthfold_onnx.rewrite.plan import Plan
@@ -23,8 +24,8 @@ from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.measurement import Measurement
 from widthfold_onnx.tuning.search.companions import best_companions
 from widthfold_onnx.tuning.search.context import SearchContext, find_context
+from widthfold_onnx.tuning.search.finished_search import FinishedSearch
 from widthfold_onnx.tuning.search.level_search import LevelSearch, LevelSearches
-from widthfold_onnx.tuning.search.outcome import FinishedSearch
 from widthfold_onnx.tuning.search.padding import best_padding, untimed_report
 from widthfold_onnx.tuning.search.settling import settle
 from widthfold_onnx.tuning.search.trials import Trials, gains_over_sizes

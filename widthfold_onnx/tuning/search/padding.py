@@ -12,7 +12,7 @@ import msgspec
 
 from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES
 from widthfold_onnx.decide.decisions import Drafting
-from widthfold_onnx.decide.report import padding_report, unpaddable
+from widthfold_onnx.decide.outcomes import padding_report, unpaddable
 from widthfold_onnx.options import Step
 from widthfold_onnx.results import Gain, PaddingReport
 from widthfold_onnx.rewrite.padding import PaddableChains

@@ -12,7 +12,7 @@ import msgspec
 from widthfold_onnx.decide.decided_plan import DecidedPlan
 from widthfold_onnx.decide.decisions import Decision, decisions_of, layer_plans
 from widthfold_onnx.decide.hints import Hints, runnable_sizes
-from widthfold_onnx.decide.report import Outcomes, site_report
+from widthfold_onnx.decide.outcomes import Outcomes, site_report
 from widthfold_onnx.options import Shapes
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import CompanionReport, Gain, PaddingReport, SearchReport, SizeGain
