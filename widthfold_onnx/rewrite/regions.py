@@ -109,7 +109,7 @@ class Regions:
         op, ends = self.packed_ops.get(node), self.ends_of.get(node)
         if op is not None:
             return op.layout if op.reads_packed(index) else None
-        return ends.input_layout if ends is not None and index == ends.data else None
+        return ends.input_layout if ends is not None and index == ends.data_index else None
 
     def packed_tensors(self, node: Node) -> list[PackedTensor]:
         """Return the packed tensors that a folded or packed node reads and returns."""
@@ -187,7 +187,7 @@ class Regions:
 
     def _record_folded(self, node: Node, ends: Ends) -> None:
         """Record the packed tensors that a folded node reads and returns."""
-        result, data = node.outputs[0], node.inputs[ends.data]
+        result, data = node.outputs[0], node.inputs[ends.data_index]
         self.output_layouts[result] = ends.output_layout
         if ends.input_layout is not None and data is not None:
             self._record_dequantized(data, ends.input_layout, ends.fixed_in_shape)
@@ -317,7 +317,7 @@ def _stops(regions: Regions, node: Node) -> Iterator[tuple[Node, Refusal]]:
         for user, index in (use for v in values for use in v.uses()):
             if user.outputs[0] in values:
                 continue  # a DequantizeLinear of the same region is no stop
-            if user in regions.ends_of and index == regions.ends_of[user].data:
+            if user in regions.ends_of and index == regions.ends_of[user].data_index:
                 if regions.ends_of[user].input_layout != layout:
                     yield user, ANOTHER_FOLD
             elif user not in regions.packed_ops or regions.packed_ops[user].layout != layout:

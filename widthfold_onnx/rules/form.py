@@ -136,14 +136,14 @@ class Ends:
     """The input and output of a folded node; a layout is None for the logical tensor.
 
     Attributes:
-        data: index of the input that it reads.
+        data_index: index of the input that it reads.
         fixed_in_shape: extents of the input as far as they are fixed.
         fixed_out_shape: extents of the output as far as they are fixed.
         logical_reason: why the output has no layout; None where it has one, where nothing was
             folded, or where no form of this kind has one.
     """
 
-    data: int
+    data_index: int
     input_layout: PackedLayout | None
     output_layout: PackedLayout | None
     fixed_in_shape: Dims

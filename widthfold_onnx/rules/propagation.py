@@ -50,7 +50,7 @@ class OpInLayout(Op):
     layout: PackedLayout
 
     @property
-    def data(self) -> Dims:
+    def data_shape(self) -> Dims:
         """Extents of input 0, which is available in the layout."""
         shape = self.shapes[0]
         assert shape is not None
@@ -59,7 +59,7 @@ class OpInLayout(Op):
     @property
     def channel_axis(self) -> int:
         """The axis of the channels of input 0."""
-        return self.layout.channel_axis % len(self.data)
+        return self.layout.channel_axis % len(self.data_shape)
 
     def overflows(self, factor: Array) -> bool:
         """Check whether `factor` times the weight of a linear op before this one overflows.
@@ -134,7 +134,7 @@ def propagate(op: OpInLayout) -> PackedOp | Refusal:
 
 def _pointwise(op: OpInLayout) -> PackedOp:
     """Pack an op of data at input 0; all others are scalars by the definition of the operator."""
-    return PackedOp(op, (op.data,))
+    return PackedOp(op, (op.data_shape,))
 
 
 def _broadcasting(op: OpInLayout) -> PackedOp | Refusal:
@@ -176,8 +176,8 @@ _OVERFLOW = Refusal(
 
 def _per_channel(op: OpInLayout, axis: int) -> PackedOp | Refusal:
     """Pack an op on input 0 whose other inputs hold one number, or one per channel on `axis`."""
-    is_channel_axis = op.layout.names_channels(axis, len(op.data))
-    count = op.data[op.channel_axis] if is_channel_axis else None
+    is_channel_axis = op.layout.names_channels(axis, len(op.data_shape))
+    count = op.data_shape[op.channel_axis] if is_channel_axis else None
     constants = {}
     for index in filter(op.has, range(1, len(op.node.inputs))):
         array = op.constant_array(index)
@@ -187,7 +187,7 @@ def _per_channel(op: OpInLayout, axis: int) -> PackedOp | Refusal:
             constants[index] = array[op.layout.channel_of_each(array.size)]
         elif array.size > 1:
             return Refusal(Code.CONSTANT_VARIES, f"a constant has the extents {array.shape}")
-    return PackedOp(op, (op.data,), constants)
+    return PackedOp(op, (op.data_shape,), constants)
 
 
 def _normalization(op: OpInLayout) -> PackedOp | Refusal:
@@ -236,7 +236,7 @@ def _concat(op: OpInLayout) -> PackedOp | Refusal:
 
 def _split(op: OpInLayout) -> PackedOp | Refusal:
     """Pack a Split of channels; every channel takes its packed positions with it."""
-    channels = op.data[op.channel_axis] or 0
+    channels = op.data_shape[op.channel_axis] or 0
     if not _acts_along_whole_channels(op):
         return Refusal(Code.OTHER_AXIS, "it splits along another axis, or tiles lie in between")
     if "split" in op.node.attributes:
@@ -251,13 +251,13 @@ def _split(op: OpInLayout) -> PackedOp | Refusal:
         return uneven_parts(channels, len(sizes))
     else:
         constants = {}
-    return PackedOp(op, tuple(_with_channels(op, op.data, size) for size in sizes), constants)
+    return PackedOp(op, tuple(_with_channels(op, op.data_shape, size) for size in sizes), constants)
 
 
 def _acts_along_whole_channels(op: OpInLayout) -> bool:
     """Check whether the axis of an op holds the channels, whose packed positions lie together."""
     axis = op.node.attributes.get_int("axis", 0)
-    return op.layout.channel_major and op.layout.names_channels(axis, len(op.data))
+    return op.layout.channel_major and op.layout.names_channels(axis, len(op.data_shape))
 
 
 def _with_channels(op: OpInLayout, shape: Dims, count: int) -> Dims:
@@ -274,7 +274,7 @@ def _pool(op: OpInLayout) -> Changes | Refusal:
     attributes = op.node.attributes
     if attributes.get_string("auto_pad", "NOTSET") != "NOTSET" or attributes.get_int("ceil_mode"):
         return Refusal(Code.IMPLICIT_EXTENT, "auto_pad or ceil_mode decides its output extents")
-    axes = read_axes(op.node, op.data[2:], attributes.get_ints("kernel_shape", []))
+    axes = read_axes(op.node, op.data_shape[2:], attributes.get_ints("kernel_shape", []))
     if isinstance(axes, Refusal):
         return axes
     return {
@@ -285,14 +285,14 @@ def _pool(op: OpInLayout) -> Changes | Refusal:
 
 
 def _pad(op: OpInLayout) -> Changes | Refusal:
-    rank = len(op.data)
+    rank = len(op.data_shape)
     pads = op.pads(rank)
     if isinstance(pads, Refusal):
         return pads
     return {
         i: None if extent is None else extent + begin + end
         for i, (extent, begin, end) in enumerate(
-            zip(op.data, pads[:rank], pads[rank:], strict=True)
+            zip(op.data_shape, pads[:rank], pads[rank:], strict=True)
         )
         if (begin, end) != (0, 0)
     }
@@ -304,7 +304,7 @@ def _reduce(op: OpInLayout) -> Changes | Refusal:
         return axes
     if not axes or not op.node.attributes.get_int("keepdims", 1):
         return Refusal(Code.OTHER_RANK, "it reduces all axes, or drops them")
-    return {axis % len(op.data): 1 for axis in axes}
+    return {axis % len(op.data_shape): 1 for axis in axes}
 
 
 def _resize(op: OpInLayout) -> Changes | Refusal:
@@ -312,10 +312,10 @@ def _resize(op: OpInLayout) -> Changes | Refusal:
     if isinstance(result, Refusal):
         return result
     index, numbers = result
-    if numbers.shape != (len(op.data),):
+    if numbers.shape != (len(op.data_shape),):
         subject = f"{numbers.size} {'sizes' if index == SIZES else 'scales'}"
-        return Refusal(Code.INCONSISTENT_ATTRIBUTES, f"{subject} for rank {len(op.data)}")
-    pairs = list(zip(op.data, numbers, strict=True))
+        return Refusal(Code.INCONSISTENT_ATTRIBUTES, f"{subject} for rank {len(op.data_shape)}")
+    pairs = list(zip(op.data_shape, numbers, strict=True))
     if index == SIZES:
         return {i: int(size) for i, (extent, size) in enumerate(pairs) if extent != size}
     return {
@@ -337,7 +337,7 @@ OPS_ALONG_AXES: Mapping[str, Callable[[OpInLayout], Changes | Refusal]] = {
 
 def _along_axes(op: OpInLayout) -> PackedOp | Refusal:
     """Pack an op along axes that the layout does not fold; inputs other than 0 are parameters."""
-    rank, function = len(op.data), OPS_ALONG_AXES[op.node.op_type]
+    rank, function = len(op.data_shape), OPS_ALONG_AXES[op.node.op_type]
     lift = op.layout.rank(rank) - rank
     if lift and (lift < 0 or function not in (_pool, _pad)):
         return Refusal(Code.OTHER_RANK, "it names axes by number, and the packed tensor has others")
@@ -346,7 +346,7 @@ def _along_axes(op: OpInLayout) -> PackedOp | Refusal:
         return changes
     if op.layout.changed_axes(rank) & changes.keys():
         return Refusal(Code.ALONG_FOLDED_AXIS, f"it acts along the axes {sorted(changes)}")
-    shape = tuple(changes.get(axis, extent) for axis, extent in enumerate(op.data))
+    shape = tuple(changes.get(axis, extent) for axis, extent in enumerate(op.data_shape))
     constants: Mapping[int, Array] = {}
     attributes: Attributes = {}
     if lift and function is _pool:
