@@ -41,7 +41,7 @@ def fold_model(
     """Fold a model in memory at a fixed factor, without a proof; `proto` if nothing changes."""
     check_model(proto, folder)
     decided_plan = decide_fixed(Model(proto, folder), options)
-    if not decided_plan.plan.changes:
+    if not decided_plan.plan.is_changing:
         return proto, list(decided_plan.outcomes.sites)
     fitted_plan = decided_plan.fit()
     return fitted_plan.rewriting.carry_out(), list(decided_plan.outcomes.sites)

@@ -111,7 +111,7 @@ def optimize(
         proto, (report, plan) = pipeline.optimize_in_memory(
             handle.model, handle.name, fold_options, search_options, no_verify=no_verify
         )
-        is_refused = require_fold and not plan.changes
+        is_refused = require_fold and not plan.is_changing
         return Result(None if is_refused else handle.give(proto), plan, report)
     verify_options = None if no_verify else _delivery_options(keywords)
     with _files(handle, out) as (source, target):
@@ -397,4 +397,4 @@ def _written_model(handle: ModelHandle, out: Path | str | None, target: Path, pl
     """Return a written model in the form in which its original was given."""
     if out is not None:
         return target
-    return handle.give(onnx.load(target) if plan.changes else handle.model.proto)
+    return handle.give(onnx.load(target) if plan.is_changing else handle.model.proto)

@@ -98,7 +98,7 @@ def optimize(
     while True:
         plan, fitted_plan = decided_plan.plan, decided_plan.fit()
         report = optimize_report(name, size, fitted_plan, decided_plan.outcomes, values=values)
-        if out is None or (require_fold and not plan.changes):
+        if out is None or (require_fold and not plan.is_changing):
             return CommandResult(report, plan)
         report = _deliver(
             loaded,
@@ -340,7 +340,7 @@ def _carry_out_and_prove(
         The new model, or the given one if nothing is changed; the proof, None without one.
     """
     plan = fitted_plan.plan
-    if not plan.changes:
+    if not plan.is_changing:
         return model.proto, None
     new_model = fitted_plan.rewriting.carry_out()
     if no_verify:
@@ -392,7 +392,7 @@ def _deliver(
         UnverifiedError: no statement is possible without a runtime.
     """
     plan = fitted_plan.plan
-    if not plan.changes:
+    if not plan.is_changing:
         copy_model(loaded.path, out, proto=loaded.proto)
         return msgspec.structs.replace(report, written=out.name)
     verification: VerifyReport | None = None

@@ -753,7 +753,7 @@ class OptimizeSummary(ReportPart, kw_only=True, frozen=True):
     padded: int = 0
 
     @property
-    def changes(self) -> bool:
+    def is_changing(self) -> bool:
         """True if the result is another model than the original."""
         return self.folded + self.exchanged + self.frozen + self.padded > 0
 

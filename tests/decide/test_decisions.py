@@ -89,4 +89,4 @@ def test_the_plan_that_changes_nothing_freezes_nothing() -> None:
     )
     drafting = Drafting(Model(model, None), FoldOptions(factor=4, freeze_weights=True))
     assert drafting.base_plan.frozen == ("v", "w")
-    assert not drafting.unchanged.changes
+    assert not drafting.unchanged.is_changing

@@ -37,7 +37,7 @@ from widthfold_onnx.options import (
     RuntimeOptions,
     SearchOptions,
 )
-from widthfold_onnx.reports.described.layers import changes
+from widthfold_onnx.reports.described.layers import changes_text
 from widthfold_onnx.reports.formats import Destinations
 from widthfold_onnx.reports.words import kinds
 from widthfold_onnx.results import OptimizeReport
@@ -134,7 +134,7 @@ def _require_success(result: OptimizeReport, *, needs_fold: bool) -> None:
     """Exit if the new model did not pass its checks, or nothing was changed that had to be."""
     if result.written is None and result.verification is not None:
         leave_unwritten(result.verification)
-    if needs_fold and not result.summary.changes:
+    if needs_fold and not result.summary.is_changing:
         count = f"{len(result.sites)} {kinds(result.sites)} nodes"
         raise NothingChangedError(f"none of {count} was folded; nothing is written")
 
@@ -143,8 +143,8 @@ def _conclude(result: OptimizeReport, *, check: bool) -> None:
     """Exit with a code of its own after an interrupt, or if a check finds something to change."""
     if result.search is not None and result.search.interrupted:
         leave("interrupted; decided with what had been measured", INTERRUPTED)
-    if check and result.summary.changes:
-        leave(changes(result.summary), CheckFailedError.exit_code)
+    if check and result.summary.is_changing:
+        leave(changes_text(result.summary), CheckFailedError.exit_code)
 
 
 def _advise_timing(
@@ -158,7 +158,7 @@ def _advise_timing(
     from widthfold_onnx.reports.console import printing, say
 
     is_timed = result.search is not None and result.search.whole is not None
-    if out is None or result.written is None or not result.summary.changes or is_timed:
+    if out is None or result.written is None or not result.summary.is_changing or is_timed:
         return
     command = _timing(model, out, fold_options, runtime_options)
     with printing():

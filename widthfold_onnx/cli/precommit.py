@@ -24,7 +24,7 @@ from widthfold_onnx.text import quoted
 @planning_options(str(DEFAULT_FACTOR))
 def precommit_command(models: tuple[Path, ...], fold_options: FoldOptions) -> None:
     """Exit 1 if anything of MODELS would be changed; nothing is written."""
-    from widthfold_onnx.reports.described.layers import changes
+    from widthfold_onnx.reports.described.layers import changes_text
 
     findings = []
     for model in models:
@@ -32,8 +32,8 @@ def precommit_command(models: tuple[Path, ...], fold_options: FoldOptions) -> No
         from widthfold_onnx.pipeline import optimize
 
         counts = optimize(loaded, None, fold_options, None, SearchOptions()).report.summary
-        if counts.changes:
-            findings.append(f"{quoted(str(model))}: {changes(counts)}")
+        if counts.is_changing:
+            findings.append(f"{quoted(str(model))}: {changes_text(counts)}")
     if findings:
         leave("; ".join(findings), CheckFailedError.exit_code)
 

@@ -59,7 +59,7 @@ class DecidedPlan:
         """
         plan = self.plan.with_layers(part for part in self.plan.layers if part.name not in names)
         plan = msgspec.structs.replace(plan, measured=PlanTimes(sizes=plan.measured.sizes))
-        search = self.outcomes.search and _untimed(self.outcomes.search, accepted=plan.changes)
+        search = self.outcomes.search and _untimed(self.outcomes.search, accepted=plan.is_changing)
         outcomes = replace(self.outcomes, search=search)
         reading = Reading.of(model, plan)
         return DecidedPlan(plan, reading, outcomes.with_refusals(dict.fromkeys(names, NOT_PROVED)))

@@ -111,7 +111,7 @@ def optimize_report(
         search=outcomes.search,
         fixed_sizes=(
             {name: list(shape) for name, shape in plan.sizes[0].items()}
-            if plan.limits.fixed_shapes and plan.changes
+            if plan.limits.fixed_shapes and plan.is_changing
             else {}
         ),
         written=None,

@@ -76,7 +76,7 @@ def fit(model: Model | Reading, plan: Plan) -> FittedPlan:
         CheckFailedError: the model contains folds, or a size of the plan does not fit an input.
     """
     reading = model if isinstance(model, Reading) else Reading.of(model, plan)
-    if plan.changes and reading.is_folded:
+    if plan.is_changing and reading.is_folded:
         raise CheckFailedError(ALREADY_FOLDED.reason)
     try:
         reading.check_sizes()

@@ -230,7 +230,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return next((part for part in parts if part.structure == structure_of(layer)), None)
 
     @property
-    def changes(self) -> bool:
+    def is_changing(self) -> bool:
         """True if the plan does anything."""
         return bool(self.frozen or self.companions or self.padding or self.layers)
 

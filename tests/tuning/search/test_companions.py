@@ -59,7 +59,7 @@ def test_each_is_taken_for_what_it_saves(
     assert companion.reason == ("" if "prelu" in expected else "not surely faster")
     counts = report.summary
     assert (counts.exchanged, counts.folded) == ("prelu" in expected, len(expected - {"prelu"}))
-    assert counts.changes == bool(expected)
+    assert counts.is_changing == bool(expected)
     finals = {level for timer, level in here.levels if timer is time_over_processes}
     # With a companion the levels of another model than the original were timed.
     assert finals == {None if "prelu" in expected else Level.ALL}
@@ -272,7 +272,7 @@ def test_frozen_weights_are_judged_with_all_else(
     save(proto, model)
     saved = {"first": 1.0, "prelu": 2.0, "second": 1.0}
     report, here = outcome(model, monkeypatch, saved)
-    assert (report.summary.changes, report.companions[0].status) == (False, "refused")
+    assert (report.summary.is_changing, report.companions[0].status) == (False, "refused")
     assert not here.compared
     report, here = outcome(model, monkeypatch, saved, freeze_weights=True)
     assert here.compared[0] == (frozenset(), {"prelu"})

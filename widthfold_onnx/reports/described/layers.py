@@ -179,7 +179,7 @@ def _groups(report: OptimizeReport) -> list[list[SiteReport]]:
 
     Sites with the same outcome are one group, if there are many sites.
     """
-    is_changed = report.summary.changes
+    is_changed = report.summary.is_changing
     limit = _GROUPS if is_changed else _REFUSALS
     sites = [
         s for s in report.sites if s.status == "folded" or s.code == Code.MISFIT or not is_changed
@@ -249,7 +249,7 @@ def _summary(report: OptimizeReport) -> str:
     delivery = f"{report.written} is a copy of {report.model}"
     if report.written is None:
         delivery = "nothing written"
-    elif counts.changes:
+    elif counts.is_changing:
         growth = counts.bytes_after / max(1, counts.bytes_before)
         delivery = (
             f"wrote {report.written} "
@@ -327,7 +327,7 @@ def padding(report: PaddingReport, *, is_full: bool) -> Line:
     )
 
 
-def changes(counts: OptimizeSummary) -> str:
+def changes_text(counts: OptimizeSummary) -> str:
     """Say what would be changed."""
     parts = (
         (counts.folded, "node", "folded"),

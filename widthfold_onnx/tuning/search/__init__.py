@@ -103,10 +103,10 @@ def _search(trials: Trials) -> DecidedPlan:
     if padding is not None and padding.is_taken:
         plan = padding.plan
     finals: Sequence[Measurement | None] = [None] * len(trials.context.sizes)
-    if plan.changes:
+    if plan.is_changing:
         trials.on_progress(Step("timing the whole model"))
         # The levels were timed with companions, so they say nothing of the original then.
-        finals = (trials if draft.changes else trials_at_level).final(plan)
+        finals = (trials if draft.is_changing else trials_at_level).final(plan)
     if not gains_over_sizes(finals):
         plan, forms = drafting.unchanged, {}
     exchanged_companions = {companion.companion for companion in plan.companions}

@@ -75,7 +75,7 @@ class FinishedSearch:
         )
         # Layers of one subject share a form, which the open extents of one of them may not allow.
         plan = self.plan.with_layers(layer_plans(decisions))
-        search = self._report(accepted=plan.changes)
+        search = self._report(accepted=plan.is_changing)
         outcomes = Outcomes(sites, companions, padding, search, assumed)
         return DecidedPlan(self._with_origin(plan, decisions), reading, outcomes)
 

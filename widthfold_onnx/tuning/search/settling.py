@@ -44,9 +44,9 @@ def settle(trials: Trials, fastest_first: Sequence[LevelSearch]) -> tuple[LevelS
 
 
 def _is_better(trials: Trials, challenger: Plan, champion: Plan) -> bool:
-    if not challenger.changes or challenger == champion:
+    if not challenger.is_changing or challenger == champion:
         return False
-    if not champion.changes:
+    if not champion.is_changing:
         return True
     if not trials.spending.trial:
         return False
@@ -66,7 +66,7 @@ def _agreed(trials: Trials, level_search: LevelSearch) -> Forms:
     predicted = {s: form for s, form in forms.items() if measurement_of(s, AS_IS) is None}
     agreed = {**predicted, **forms_by_measurement(level_search.layers, measurement_of)}
     plan, agreed_plan = (level_search.plan(f) for f in (forms, agreed))
-    if agreed == forms or not plan.changes or not trials.spending.trial:
+    if agreed == forms or not plan.is_changing or not trials.spending.trial:
         return agreed
     trials.on_progress(Step(f"timing the whole model with {len(agreed)} layers that agree"))
     trial = trials.compare(plan, agreed_plan, trials.spending.trial)
@@ -107,21 +107,21 @@ def _helping_forms(trials: Trials, level_search: LevelSearch, forms: Forms) -> F
     """
     groups = _groups(level_search, forms)
     remainders = [_without(forms, group) for group in groups]
-    if not groups or (remainders == [{}] and not level_search.draft.changes):
+    if not groups or (remainders == [{}] and not level_search.draft.is_changing):
         return forms
     plan, *plans = (level_search.plan(f) for f in (forms, *remainders))
     group_trials = trials.without_each(plan, groups, plans, named=f"{len(forms)} folded layers")
     helping = _without(
         forms, [s for group, t in group_trials if t.gain.is_surely_slower for s in group]
     )
-    if not helping and not level_search.draft.changes:
+    if not helping and not level_search.draft.is_changing:
         # The final trial decides on the least harmful group.
         group, _ = max(group_trials, key=lambda item: item[1].ratio)
         return {s: forms[s] for s in group}
     sure = _without(
         forms, [s for group, t in group_trials if not t.gain.is_surely_faster for s in group]
     )
-    if sure == helping or not (sure or level_search.draft.changes):
+    if sure == helping or not (sure or level_search.draft.is_changing):
         return helping
     sure_plan, helping_plan = (level_search.plan(f) for f in (sure, helping))
     (trial,) = trials.ratios_to(helping_plan, [sure_plan], trials.spending.trial)

@@ -317,7 +317,7 @@ class Trials:
 
     def _file(self, plan: Plan) -> Path:
         """Return the file of the model that a plan makes, without what does not fit the model."""
-        if not plan.changes:
+        if not plan.is_changing:
             return self.loaded.path
         path = self.folder / plan.digest / FOLDED
         if not path.exists():
@@ -366,7 +366,7 @@ def _elements(shapes: Shapes) -> int:
 
 
 def _candidate(base: Plan, plan: Plan, **conditions: str) -> str:
-    names = [p.digest if p.changes else "original" for p in (base, plan)]
+    names = [p.digest if p.is_changing else "original" for p in (base, plan)]
     return canonical({"than": names[0], "is": names[1], **conditions})
 
 

@@ -82,7 +82,7 @@ def proved_equal(
     seen = set()
     for choice in options:
         decided = decide_fixed(Model(model, folder), choice)
-        while decided.plan.changes:
+        while decided.plan.is_changing:
             rewriting = decided.fit().rewriting
             guarded = rewriting.guarded_layers()
             result = rewriting.carry_out()
