@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ import onnx
 
 from widthfold_onnx.decide.decided_plan import DecidedPlan
 from widthfold_onnx.decide.fixed import decide_fixed, decide_layout
-from widthfold_onnx.decide.hints import runnable_sizes
+from widthfold_onnx.decide.hints import size_finder_of
 from widthfold_onnx.decide.outcomes import applied_outcomes, optimize_report
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 from widthfold_onnx.evidence import verify_files
@@ -302,8 +301,7 @@ def _decide_plan(
         with Store(search_options.store) as store:
             decided_plan = search(loaded, options, search_options, store, on_progress)
         return decided_plan.with_refusals(exclusions)
-    size_finder = functools.partial(runnable_sizes, loaded.path, search_options.cases)
-    return decide_fixed(loaded, options, size_finder)
+    return decide_fixed(loaded, options, size_finder_of(loaded.path, search_options.cases))
 
 
 def _without_saturating_forms(

@@ -48,12 +48,19 @@ SizeFinder = Callable[[Sizes], Sizes]
 """Given suggested sizes, returns those at which the model runs, then others that a search found."""
 
 
-def runnable_sizes(model: Path, cases: Sequence[Values], suggested: Sizes) -> Sizes:
-    """Find sizes of a model file by running it in a child process; none without a runtime."""
-    try:
-        return isolated(runs_at, model, cases, suggested)
-    except UnverifiedError:
-        return ()
+def size_finder_of(model: Path, cases: Sequence[Values]) -> SizeFinder:
+    """Return a finder that runs a model file in a child process.
+
+    It finds none without a runtime.
+    """
+
+    def runnable_sizes(suggested: Sizes) -> Sizes:
+        try:
+            return isolated(runs_at, model, cases, suggested)
+        except UnverifiedError:
+            return ()
+
+    return runnable_sizes
 
 
 class Hints:

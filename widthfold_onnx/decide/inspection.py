@@ -8,7 +8,7 @@ from functools import partial
 from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES
 from widthfold_onnx.arrays import Dims, round_up
 from widthfold_onnx.decide.decisions import Decision, Drafting, decisions_of
-from widthfold_onnx.decide.hints import Hints, runnable_sizes
+from widthfold_onnx.decide.hints import Hints, size_finder_of
 from widthfold_onnx.decide.outcomes import KEPT, companion_reports, padding_report
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.loader import LoadedModel
@@ -69,7 +69,7 @@ def inspect_model(
     multiple = options.pad_channels or CHANNEL_MULTIPLES[0]
     paddable = drafting.paddable_chains(reading, multiple)
     assumed = _assumed(loaded, options, cases)
-    hints = Hints(reading, options, partial(runnable_sizes, loaded.path, cases))
+    hints = Hints(reading, options, size_finder_of(loaded.path, cases))
     choose = partial(preferred_form, options=options)
     return InspectReport(
         model=loaded.path.name,

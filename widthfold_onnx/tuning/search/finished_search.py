@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import msgspec
 
 from widthfold_onnx.decide.decided_plan import DecidedPlan
 from widthfold_onnx.decide.decisions import Decision, decisions_of, layer_plans
-from widthfold_onnx.decide.hints import Hints, runnable_sizes
+from widthfold_onnx.decide.hints import Hints, size_finder_of
 from widthfold_onnx.decide.outcomes import Outcomes, site_report
 from widthfold_onnx.options import Shapes
 from widthfold_onnx.refusal import Code, Refusal
@@ -64,7 +63,7 @@ class FinishedSearch:
         trials, drafting = self.trials, self.trials.drafting
         reading, options = drafting.reading(self.plan.draft), drafting.fold_options
         decisions = decisions_of(reading, options, self._choose)
-        size_finder = partial(runnable_sizes, trials.loaded.path, trials.search_options.cases)
+        size_finder = size_finder_of(trials.loaded.path, trials.search_options.cases)
         hints = Hints(reading, options, size_finder)
         sites = [
             site_report(decision, hints.of(decision), self._gain(decision.layer))
