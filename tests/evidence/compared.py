@@ -56,7 +56,7 @@ def compare_models(
     is_proved: bool = False,
     send: Progress = silent,
 ) -> Comparison:
-    runs = comparable_runs(original, rewritten, options, on_progress=send)
+    runs = comparable_runs(original, rewritten, options, send)
     provider = runs.options.provider
     if isinstance(runs, Uncompared):
         parity = ModelParity(runs.findings)

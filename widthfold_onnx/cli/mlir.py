@@ -8,11 +8,11 @@ import click
 
 from widthfold_onnx.cli.common import MODEL, Sectioned, guarded
 from widthfold_onnx.cli.options import Help, options_of
-from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.options import DEFAULT_FACTOR, FoldOptions
 
 FOLD: Help = {
     "--factor": {
-        "default": 8,
+        "default": DEFAULT_FACTOR,
         "show_default": True,
         "help": "Turn N positions of an axis into N times as many channels.",
     },

@@ -23,7 +23,7 @@ from widthfold_onnx.model.document import Document
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.model.proto.walk import frozen, overridable
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Progress, Shapes, Sizes, Step, VerifyOptions, silent
+from widthfold_onnx.options import Progress, Shapes, Sizes, Step, VerifyOptions
 from widthfold_onnx.results import IntegerRun, Proof, Timing, VerifyReport
 from widthfold_onnx.rewrite.record import recorded_folds, recorded_runtime
 from widthfold_onnx.runtime.environment import StartReadings, environment, other_runtime
@@ -65,7 +65,7 @@ def verification_of(
         UnverifiedError: there is no runtime.
     """
     state = StartReadings()
-    comparison = comparable_runs(original, rewritten, options, on_progress=on_progress)
+    comparison = comparable_runs(original, rewritten, options, on_progress)
     options = comparison.options
     old, new = load(original), load(rewritten)
     if options.freeze_weights:
@@ -110,7 +110,7 @@ def verification_of(
 
 
 def comparable_runs(
-    original: Path, rewritten: Path, options: VerifyOptions, *, on_progress: Progress = silent
+    original: Path, rewritten: Path, options: VerifyOptions, on_progress: Progress
 ) -> OriginalRuns | Uncompared:
     """Run the original if the interfaces agree; otherwise say why nothing is compared.
 

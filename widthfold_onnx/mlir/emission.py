@@ -73,9 +73,7 @@ class FoldedOperation:
         return {"strides": [a.stride for a in axes], "dilations": [a.dilation for a in axes]}
 
 
-def replace_operation(
-    linalg_op: LinalgOp, layer: Layer, form: Form, *, groups: bool = False
-) -> None:
+def replace_operation(linalg_op: LinalgOp, layer: Layer, form: Form, *, groups: bool) -> None:
     """Replace an operation by the folded one between its moves.
 
     Args:

@@ -291,7 +291,7 @@ def choose_settings(
     options: VerifyOptions,
     shapes: Shapes | None,
     seconds: float,
-    level: Level | None = None,
+    level: Level | None,
 ) -> tuple[SettingChoice, Rotation]:
     """Return the best settings, and the inputs to time with.
 

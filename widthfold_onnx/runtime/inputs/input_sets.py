@@ -21,7 +21,6 @@ from widthfold_onnx.runtime.inputs.feeds import (
     random_feeds,
 )
 from widthfold_onnx.runtime.inputs.sizes import (
-    any_shapes,
     find_shapes,
     find_sizes,
     input_dimensions,
@@ -54,7 +53,7 @@ class InputSets:
 
 
 def input_sets(
-    session: Session, options: VerifyOptions, suits: Callable[[Shapes], bool] = any_shapes
+    session: Session, options: VerifyOptions, suits: Callable[[Shapes], bool]
 ) -> InputSets:
     """Return stored sets, then random ones.
 
@@ -86,7 +85,7 @@ def random_sets(
     session: Session,
     demanded: Sizes,
     count: int,
-    suits: Callable[[Shapes], bool] = any_shapes,
+    suits: Callable[[Shapes], bool],
     *,
     varied: bool = True,
 ) -> InputSets:

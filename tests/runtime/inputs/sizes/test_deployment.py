@@ -19,6 +19,7 @@ from widthfold_onnx.options import ANY_SIZE, FoldOptions, Provider, RuntimeOptio
 from widthfold_onnx.runtime.inputs import sizes as sizes_module
 from widthfold_onnx.runtime.inputs.input_sets import random_sets, timed_inputs
 from widthfold_onnx.runtime.inputs.sizes import (
+    any_shapes,
     assumption_report,
     find_sizes,
     input_dimensions,
@@ -137,12 +138,12 @@ def test_a_search_takes_no_more_memory_than_it_may(
 def test_every_size_has_an_input_set(tmp_path: Path) -> None:
     session = opened(tmp_path, model("g (float[N, 3] x) => (float[N, 3] y) { y = Neg(x) }"))
     named = tuple({"x": (n, 3)} for n in (4, 9, 2))
-    random_inputs = random_sets(session, named, 1)
+    random_inputs = random_sets(session, named, 1, any_shapes)
     assert (random_inputs.sizes, [s.feeds["x"].shape for s in random_inputs.sets]) == (
         named,
         [(4, 3), (9, 3), (2, 3)],
     )
-    assert len(random_sets(session, named, 5).sets) == 5
+    assert len(random_sets(session, named, 5, any_shapes).sets) == 5
 
 
 def test_stored_inputs_name_sizes_and_are_timed_at_theirs(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from widthfold_onnx.runtime import session as session_module
 from widthfold_onnx.runtime.inputs import sizes as sizes_module
 from widthfold_onnx.runtime.inputs.input_sets import random_sets
 from widthfold_onnx.runtime.inputs.sizes import (
+    any_shapes,
     find_shapes,
     input_dimensions,
     second_compared_shapes,
@@ -152,6 +153,6 @@ def test_the_search_of_all_combinations_ends_together(tmp_path, monkeypatch):
     monkeypatch.setattr(sizes_module._Tries, "__init__", noted)
     session = opened(tmp_path, "g (float[N] x, int64 m) => (float[N] y) { y = Neg(x) }")
     cases = ({"m": (1.0,)}, {"m": (2.0,)})
-    random_sets(replace(session, cases=cases), ({},), 1)
+    random_sets(replace(session, cases=cases), ({},), 1, any_shapes)
     assert len(ends) == 3
     assert len(set(ends)) == 1
