@@ -168,8 +168,8 @@ class FoldOptions:
     """Options that decide which layers are folded, how far and in which form.
 
     Attributes:
-        factor: positions moved into channels, F >= 2; None: chosen for each layer by measurement,
-            or none, with form strides.
+        factor: positions moved into channels, F >= 2. None: measurement chooses a factor for each
+            layer; with form strides there is no factor.
         form: folds by the factor, or of strides alone, which measure nothing either.
         axis: a name, or an index into the Conv's input shape.
         layout: the order of the axes around folded nodes.

@@ -75,7 +75,7 @@ class Drafting:
         return find_matches(proto, self.model.folder, names)
 
     def with_companions(self, matches: Sequence[Match]) -> Plan:
-        """Return a plan in which companions replace all nodes that have an equal.
+        """Return a plan in which companions replace all matched nodes that can be exchanged.
 
         Args:
             matches: the matches of these companions and no others: a companion may inline

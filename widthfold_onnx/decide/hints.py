@@ -1,10 +1,10 @@
-"""Find options that would fold a refused site; every hint but --freeze-weights was tried.
+"""Find options that would fold a refused site.
 
-A hint is an option: it freezes weights, fixes extents, extends them, or lets samples mix. A site is
-planned with each suggestion as if the caller had given it; only suggestions that give a form are
-named. Suggested sizes are round numbers that the factor divides even behind some strides, if the
-model runs at them, and sizes that were found by running it. A model in memory is not run: all
-suggested sizes are tried.
+A hint is an option: it freezes weights, fixes extents, extends them, or lets samples mix. Each was
+tried before it is named, except --freeze-weights. A site is planned with each suggestion as if the
+caller had given it; only suggestions that give a form are named. Suggested sizes are round numbers
+that the factor divides even behind some strides, if the model runs at them, and sizes that were
+found by running it. A model in memory is not run: all suggested sizes are tried.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SizeFinder = Callable[[Sizes], Sizes]
 def size_finder_of(model: Path, cases: Sequence[Values]) -> SizeFinder:
     """Return a finder that runs a model file in a child process.
 
-    It finds none without a runtime.
+    It finds no sizes without a runtime.
     """
 
     def runnable_sizes(suggested: Sizes) -> Sizes:

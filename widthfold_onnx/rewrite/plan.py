@@ -236,7 +236,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def digest(self) -> str:
-        """A digest of the changes alone: plans of one digest make one model of a model."""
+        """A digest of the changes alone.
+
+        Plans with equal digests make equal models of one original.
+        """
         parts = [self.frozen, self.companions, self.layers, self.sizes, self.limits]
         # Last, and only where there is one: stores hold digests from before plans had a padding.
         parts += [] if self.padding is None else [self.padding]

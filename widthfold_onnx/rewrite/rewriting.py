@@ -7,7 +7,7 @@ covers, depend on all forms together: regions and guards are chosen before anyth
 
 * A value that is read in another layout is converted by moves, at most once per layout.
   It is packed before the first node that reads it so, and unpacked behind the node that writes it.
-  So nothing is converted between two layers that agree, and no moves meet their inverse.
+  So two layers that agree need no moves between them, and no packing follows its own unpacking.
 * A runtime fuses a DequantizeLinear only with a folded node next to it. So the integers before a
   DequantizeLinear are moved, and dequantized again in every layout that is read. Moves of
   dequantized data are followed by a quantizer pair (`rules.quantization`).

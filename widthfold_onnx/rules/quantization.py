@@ -157,7 +157,10 @@ def element_type(document: Document, node: Node, *values: Value | None) -> str |
 
 
 def is_single(shape: Dims) -> bool:
-    """Check whether these are extents of one number for all channels; [1, 1] is one per channel."""
+    """Check whether these are extents of a single number: [] or [1].
+
+    [1, 1] counts as one number per channel.
+    """
     return shape in ((), (1,))
 
 

@@ -54,7 +54,8 @@ class CompanionRule:
             there is none; None for a node that the rule does not match.
         inlines: whether functions are inlined that hold such operators, to exchange them.
         branches: whether ONNX Runtime's kernels of these operators branch on the data.
-        lifts: whether it may gain nothing by itself, but between lifted layers of one axis.
+        lifts: True if it is also tried between lifted layers of one axis, as it may gain only
+            there.
     """
 
     op_types: tuple[str, ...]
