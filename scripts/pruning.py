@@ -38,7 +38,7 @@ from widthfold_onnx.tuning.measurement import (
 from widthfold_onnx.tuning.successive_halving import RaceOptions
 from widthfold_onnx.tuning.targets import default_target, load_target
 
-FEW = SPENDING[Effort.THOROUGH].rungs[0].pairs
+FEW = SPENDING[Effort.THOROUGH].pairs
 HEAD = [
     "| model | layers | forms | not run | given up | of these faster | most that a layer lost |",
     "|---|---|---|---|---|---|---|",

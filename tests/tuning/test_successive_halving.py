@@ -38,7 +38,7 @@ from widthfold_onnx.tuning.workloads import PredictedForm, Workload
 
 MILLI = 1e-3
 PEAK = 1e9
-RUNGS = OPTIONS.spending.rungs
+PAIRS, RUNGS = OPTIONS.spending.pairs, OPTIONS.spending.rungs
 
 
 class Track:
@@ -121,8 +121,8 @@ def test_all_forms_run_then_the_better_ones_and_the_best_more_often(raced) -> No
 
 def test_the_order_of_turns_goes_on_behind_the_first_pairs(raced) -> None:
     _, track = raced({"own": 1.0, "form": 1.0})
-    rounds = 1 + RUNGS[0].pairs  # one to warm up
-    assert RUNGS[0].pairs > FIRST_PAIRS
+    rounds = 1 + PAIRS  # one to warm up
+    assert PAIRS > FIRST_PAIRS
     order: list[str] = []
     sides = [lambda _, name=name: order.append(name) for name in ("own", "form")]
     list(islice(in_turn(sides, track.clock), rounds))
@@ -167,7 +167,7 @@ def test_a_form_is_not_hopeless_for_one_slow_run(raced) -> None:
 
 
 def test_a_hiccup_later_on_does_not_undo_what_was_measured(raced) -> None:
-    hiccup = 2 * WARMUP_RUNS + RUNGS[0].pairs + 1  # the first pair of the second rung
+    hiccup = 2 * WARMUP_RUNS + PAIRS + 1  # the first pair of the second round
     reports, _ = raced({"own": 1.0, "good": lambda run: 50.0 if run == hiccup else 0.5})
     assert results(reports)["good"].pairs == RUNGS[-1].pairs
     assert results(reports)["good"].ratio == pytest.approx(2.0)
@@ -221,7 +221,7 @@ def test_the_share_of_time_ends_a_race_and_nothing_is_left_out(raced) -> None:
     assert ran == list(forms)[: len(ran)]
     assert {measurements[key].reason for key in late} == {NO_TIME}
     warm_up = WARMUP_RUNS + 1  # runs of a form, and one of the layer as it is
-    form_seconds = warm_up + 2 * RUNGS[0].pairs
+    form_seconds = warm_up + 2 * PAIRS
     seconds = (1 + len(ran)) * form_seconds
     assert FIRST_SHARE * 100 <= seconds <= FIRST_SHARE * 100 + form_seconds
     assert track.now <= (100 + warm_up + 2 * RUNGS[-1].pairs) * MILLI
@@ -230,7 +230,7 @@ def test_the_share_of_time_ends_a_race_and_nothing_is_left_out(raced) -> None:
 def test_the_first_form_runs_whatever_the_time(raced) -> None:
     reports, _ = raced({"own": 1.0, "first": 0.5, "second": 0.5}, budget=0.0)
     measurements = results(reports)
-    assert measurements["first"].pairs == RUNGS[0].pairs
+    assert measurements["first"].pairs == PAIRS
     assert (measurements["second"].pairs, measurements["second"].reason) == (0, NO_TIME)
 
 
@@ -269,9 +269,9 @@ def test_time_is_shared_out_and_what_a_layer_leaves_goes_to_the_others(raced) ->
 def test_a_slow_form_is_not_silent_for_long(raced) -> None:
     reports, _ = raced({"own": 1000.0, "slow": 900.0})
     measurements = results(reports)["slow"]
-    assert RUNGS[0].pairs <= measurements.pairs <= math.ceil(FORM_SECONDS / 1.9)
+    assert PAIRS <= measurements.pairs <= math.ceil(FORM_SECONDS / 1.9)
     reports, _ = raced({"own": 2000 * FORM_SECONDS, "slow": 2000 * FORM_SECONDS})
-    assert results(reports)["slow"].pairs == RUNGS[0].pairs
+    assert results(reports)["slow"].pairs == PAIRS
 
 
 def test_a_real_race_of_a_real_layer() -> None:

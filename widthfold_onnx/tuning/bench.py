@@ -262,7 +262,7 @@ class Bench:
         as_is = self.measurement(workload.subject, AS_IS)
         if as_is is not None and as_is.status == "lost":
             return workload if is_outdated(as_is) and seconds > 0 else None
-        pairs = self.options.spending.rungs[0].pairs
+        pairs = self.options.spending.pairs
         measurements = {f: self.measurement(workload.subject, f.spec) for f in workload.forms}
         forms = tuple(f for f, m in measurements.items() if not is_complete(m, seconds, pairs))
         return replace(workload, forms=forms) if forms or as_is is None else None

@@ -8,7 +8,6 @@ first 24. For 18 it was not among the first 4.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from widthfold_onnx.runtime.intervals import MIN_DIFFERENCE
 
 
 class Rung(NamedTuple):
-    """One round of a race: the number of best forms that run, and the pairs of runs of each."""
+    """One later round of a race: how many of the best forms run, and in how many pairs."""
 
     forms: int
     pairs: int
@@ -28,21 +27,24 @@ class Spending:
     """Seconds, forms and runs that one effort spends.
 
     Attributes:
-        forms: the most forms of a layer that race, the form in which its neighbours agree included.
-        rungs: how often they run.
+        forms: the most forms of a layer that race, the form in which its neighbours agree included;
+            None: all.
+        pairs: pairs of runs in which each of them runs first.
+        rungs: the later rounds.
         probe: seconds of each of these trials: the levels, each companion on each kind of inputs,
             each multiple of padding.
         race: seconds in which all layers race.
         negligible_share: share of the model's time; layers that together cannot gain it are left
             out.
-        trial: seconds of one trial of the forms of all layers; 0: no such trial is run.
+        trial: seconds of one trial of the forms of all layers; 0.0: no such trial runs.
         lifting: seconds of the trial in which neighbouring layers are lifted.
-        ablation: seconds in which the model is timed without each form, or each padded chain; 0:
-            it is not.
+        ablation: seconds in which the model is timed without each form, or each padded chain;
+            0.0: no such trial runs.
         final: seconds of the final trial, which decides.
     """
 
-    forms: int
+    forms: int | None
+    pairs: int
     rungs: tuple[Rung, ...]
     probe: float
     race: float
@@ -56,7 +58,8 @@ class Spending:
 SPENDING = {
     Effort.QUICK: Spending(
         forms=4,
-        rungs=(Rung(sys.maxsize, 2),),
+        pairs=2,
+        rungs=(),
         probe=1.0,
         race=5.0,
         negligible_share=MIN_DIFFERENCE - 1,
@@ -67,7 +70,8 @@ SPENDING = {
     ),
     Effort.DEFAULT: Spending(
         forms=12,
-        rungs=(Rung(sys.maxsize, 2), Rung(6, 8), Rung(2, 24)),
+        pairs=2,
+        rungs=(Rung(6, 8), Rung(2, 24)),
         probe=1.0,
         race=4.5,
         negligible_share=MIN_DIFFERENCE - 1,
@@ -77,8 +81,9 @@ SPENDING = {
         final=5.0,
     ),
     Effort.THOROUGH: Spending(
-        forms=sys.maxsize,
-        rungs=(Rung(sys.maxsize, 4), Rung(6, 10), Rung(2, 40)),
+        forms=None,
+        pairs=4,
+        rungs=(Rung(6, 10), Rung(2, 40)),
         probe=2.0,
         race=150.0,
         negligible_share=0.0,

@@ -146,7 +146,7 @@ class _Race:
         options: how forms run.
         send: gets every start and every result.
         original: runs the layer as it is.
-        times: seconds of each form in the last rung in which it ran, [side, pair]; side 0 is the
+        times: seconds of each form in the last round in which it ran, [side, pair]; side 0 is the
             layer as it is.
         hopeless: the forms that are not run again.
     """
@@ -166,8 +166,8 @@ class _Race:
             seconds: time that this should take.
         """
         start = time.perf_counter()
-        first, *later = self.options.spending.rungs
-        _, as_is_times = self._pairs(self._turns(self.original), first.pairs)
+        spending = self.options.spending
+        _, as_is_times = self._pairs(self._turns(self.original), spending.pairs)
         as_is_seconds = float(np.median(as_is_times))
         self._tell(AS_IS, Measurement.of_ratio(1.0, 1.0, 1.0, as_is_seconds, len(as_is_times)))
         for form in self.workload.forms:
@@ -176,10 +176,10 @@ class _Race:
             elif self.times and time.perf_counter() - start > FIRST_SHARE * seconds:
                 reason = NO_TIME
             else:
-                reason = self._run(form.spec, first.pairs)
+                reason = self._run(form.spec, spending.pairs)
             if reason:
                 self._tell(form.spec, Measurement.lost(reason))
-        for rung in later:
+        for rung in spending.rungs:
             running = [spec for spec in self.times if spec not in self.hopeless]
             best_first = sorted(running, key=lambda spec: -_ratio(self.times[spec]))
             for spec in best_first[: rung.forms]:

@@ -141,9 +141,9 @@ class _ListedModel(NamedTuple):
 
 
 def _listed_model(
-    path: Path, runtime_options: RuntimeOptions, options: FoldOptions, forms: int
+    path: Path, runtime_options: RuntimeOptions, options: FoldOptions, forms: int | None
 ) -> _ListedModel:
-    """Return a model file with its layers, and at most `forms` forms of each."""
+    """Return a model file with its layers, and at most `forms` forms of each; None: all."""
     try:
         loaded = load(path)
         if contains_folds(loaded.proto):

@@ -96,8 +96,13 @@ class Workload:
     structure: Mapping[str, Any] = field(default_factory=dict)
     is_inside: bool = False
 
-    def with_most_promising(self, count: int, first: FormSpec | None = None) -> Workload:
-        """Return the layer with its `count` most promising forms; `first` is taken for the best."""
+    def with_most_promising(self, count: int | None, first: FormSpec | None = None) -> Workload:
+        """Return the layer with its most promising forms.
+
+        Args:
+            count: how many of them; None: all.
+            first: the form that is taken for the best.
+        """
         forms = sorted(self.forms, key=lambda form: form.spec != first)
         return replace(self, forms=tuple(forms[:count]))
 

@@ -156,18 +156,18 @@ class LevelSearches(NamedTuple):
 
 
 def workloads_to_race(
-    layers: Layers, subjects: Collection[str], forms: int, predicted_forms: Mapping[str, FormSpec]
+    layers: Layers, subjects: Collection[str], forms: int | None, first: Mapping[str, FormSpec]
 ) -> list[Workload]:
     """Return layers with the forms that race, and behind them those inside regions.
 
     Args:
         layers: the layers of a model.
         subjects: subjects of the layers that race.
-        forms: the most forms of each.
-        predicted_forms: the form of each that comes first, as `forms_by_prediction` returns it.
+        forms: the most forms of each; None: all.
+        first: the form of each that comes first, as `forms_by_prediction` returns it.
     """
     return [
-        workloads[subject].with_most_promising(forms, predicted_forms.get(subject))
+        workloads[subject].with_most_promising(forms, first.get(subject))
         for workloads in (layers.workloads, layers.workloads_inside)
         for subject in subjects
         if subject in workloads
