@@ -26,7 +26,7 @@ from widthfold_onnx.rewrite.plan import EMPTY_PLAN
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.runtime.inputs.sizes import provider_and_sizes
 from widthfold_onnx.tuning import successive_halving
-from widthfold_onnx.tuning.effort import SPENDING
+from widthfold_onnx.tuning.effort import SPENDING, BenchOptions
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.measurement import (
     AS_IS,
@@ -35,7 +35,6 @@ from widthfold_onnx.tuning.measurement import (
     CandidateResult,
     Measurement,
 )
-from widthfold_onnx.tuning.successive_halving import RaceOptions
 from widthfold_onnx.tuning.targets import default_target, load_target
 
 FEW = SPENDING[Effort.THOROUGH].pairs
@@ -74,7 +73,7 @@ def raced(layers: Layers, seconds: float) -> dict[str, dict[Candidate, Measureme
             measurements[message.subject][message.candidate] = message.measurement
 
     how = SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH)
-    options = RaceOptions(how, FoldOptions())
+    options = BenchOptions(how, FoldOptions())
     successive_halving.race(list(layers.workloads.values()), options, seconds, send=keep)
     return measurements
 

@@ -13,13 +13,14 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Effort, Provider, SearchOptions
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.bench import Bench, Budget
+from widthfold_onnx.tuning.effort import BenchOptions
 from widthfold_onnx.tuning.measurement import AS_IS, CandidateResult, Measurement
 from widthfold_onnx.tuning.store import Store
-from widthfold_onnx.tuning.successive_halving import RaceOptions, Start
+from widthfold_onnx.tuning.successive_halving import Start
 from widthfold_onnx.tuning.workloads import PredictedForm, Workload
 
 LOG = "WIDTHFOLD_TEST_LOG"
-OPTIONS = RaceOptions(SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH), FOLD)
+OPTIONS = BenchOptions(SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH), FOLD)
 
 
 def workload(subject: str, *forms: str) -> Workload:
@@ -39,7 +40,7 @@ def kept(store: Store) -> dict[tuple[str, str], Measurement]:
     return {(key.subject, key.candidate): measurement for key, measurement in store.items()}
 
 
-def behaving(workloads: Sequence[Workload], options: RaceOptions, seconds: float, *, send) -> None:
+def behaving(workloads: Sequence[Workload], options: BenchOptions, seconds: float, *, send) -> None:
     """Do what the name of every form says, and report its start and a result."""
     for item in workloads:
         for key in (AS_IS, *(form.spec for form in item.forms)):

@@ -22,6 +22,7 @@ from widthfold_onnx.options import Progress, Step
 from widthfold_onnx.runtime.child import Child, isolated
 from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.system import memory_bytes
+from widthfold_onnx.tuning.effort import BenchOptions
 from widthfold_onnx.tuning.identity import setting_identity
 from widthfold_onnx.tuning.measurement import (
     AS_IS,
@@ -31,7 +32,7 @@ from widthfold_onnx.tuning.measurement import (
     Measurement,
 )
 from widthfold_onnx.tuning.store import Key, Store
-from widthfold_onnx.tuning.successive_halving import RaceOptions, Start, race
+from widthfold_onnx.tuning.successive_halving import Start, race
 from widthfold_onnx.tuning.workloads import Workload
 
 
@@ -74,7 +75,7 @@ Save = Callable[[CandidateResult], None]
 
 def race_in_children(
     workloads: Sequence[Workload],
-    options: RaceOptions,
+    options: BenchOptions,
     budget: Budget,
     save: Save,
     on_progress: Progress,
@@ -206,7 +207,7 @@ class Bench:
         new_measurements: subject and candidate of each measurement that this bench has kept.
     """
 
-    options: RaceOptions
+    options: BenchOptions
     store: Store
     machine: str
     child: Child | None = None

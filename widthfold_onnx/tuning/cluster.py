@@ -30,10 +30,10 @@ from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.library import runtime_version
 from widthfold_onnx.text import printable, quoted
 from widthfold_onnx.tuning.bench import Bench, Budget, race_in_children
+from widthfold_onnx.tuning.effort import BenchOptions
 from widthfold_onnx.tuning.identity import Place, find_place
 from widthfold_onnx.tuning.measurement import AS_IS, CandidateResult, Measurement
 from widthfold_onnx.tuning.store import Store
-from widthfold_onnx.tuning.successive_halving import RaceOptions
 from widthfold_onnx.tuning.workloads import Workload
 
 MISSING = "Dask cannot be imported: pip install 'widthfold-onnx[dask]'"
@@ -106,7 +106,7 @@ class Cluster:
         return {a: self._known[a] for a in alive if a in self._known and a not in self.unfit}
 
     def submit(
-        self, address: str, workload: Workload, options: RaceOptions, seconds: float, share: float
+        self, address: str, workload: Workload, options: BenchOptions, seconds: float, share: float
     ) -> Flight:
         """Have `race_on_worker` run on one worker and on no other.
 
@@ -198,7 +198,7 @@ def versions() -> dict[str, str]:
 
 
 def race_on_worker(
-    workload: Workload, options: RaceOptions, seconds: float, share: float
+    workload: Workload, options: BenchOptions, seconds: float, share: float
 ) -> list[CandidateResult]:
     """Race the forms of one workload; a form that crashes ends a child process, not the worker.
 
@@ -310,7 +310,7 @@ class ClusterPool:
 
     def _queue(self, place: Place, workloads: Sequence[Workload], budget: Budget) -> _Queue:
         options = replace(self._options, provider=place.provider)
-        bench = Bench(RaceOptions(options, self._fold_options), self._store, place.machine)
+        bench = Bench(BenchOptions(options, self._fold_options), self._store, place.machine)
         self.benches.append(bench)
         return _Queue(bench, bench.pending(workloads, budget.total))
 

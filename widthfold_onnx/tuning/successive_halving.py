@@ -19,14 +19,12 @@ import msgspec
 import numpy as np
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.runtime.clock import Run, Times, clock_of, in_turn
 from widthfold_onnx.runtime.kernels import multiply_speed
-from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import resolved
-from widthfold_onnx.runtime.settings import Setting, fixed_feeds, random_run
-from widthfold_onnx.tuning.effort import SPENDING, Spending
+from widthfold_onnx.runtime.settings import fixed_feeds, random_run
+from widthfold_onnx.tuning.effort import BenchOptions
 from widthfold_onnx.tuning.measurement import (
     ABSENT_FORM,
     AS_IS,
@@ -74,25 +72,6 @@ FIRST_SHARE = 0.7
 
 
 @dataclass(frozen=True)
-class RaceOptions:
-    """The options of a race: how models run and how often, limits of forms, and the level."""
-
-    search_options: SearchOptions
-    fold_options: FoldOptions
-    level: Level = Level.ALL
-
-    @property
-    def setting(self) -> Setting:
-        """The setting of every session."""
-        return Setting(self.level, self.search_options)
-
-    @property
-    def spending(self) -> Spending:
-        """The seconds and runs of the effort."""
-        return SPENDING[self.search_options.effort]
-
-
-@dataclass(frozen=True)
 class Start:
     """A layer as it is, or one of its forms, is about to run."""
 
@@ -104,7 +83,7 @@ Send = Callable[[Start | CandidateResult], None]
 
 
 def race(
-    workloads: Sequence[Workload], options: RaceOptions, seconds: float, *, send: Send
+    workloads: Sequence[Workload], options: BenchOptions, seconds: float, *, send: Send
 ) -> None:
     """Race all forms of all workloads, and report as they run.
 
@@ -152,7 +131,7 @@ class _Race:
     """
 
     workload: Workload
-    options: RaceOptions
+    options: BenchOptions
     send: Send
     original: Run
     times: dict[FormSpec, Times] = field(default_factory=dict)

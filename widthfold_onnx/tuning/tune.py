@@ -32,14 +32,13 @@ from widthfold_onnx.runtime.inputs.sizes import provider_and_sizes
 from widthfold_onnx.system import cores
 from widthfold_onnx.tuning.bench import Bench, Budget, LocalPool
 from widthfold_onnx.tuning.cluster import Cluster, ClusterPool
-from widthfold_onnx.tuning.effort import SPENDING
+from widthfold_onnx.tuning.effort import SPENDING, BenchOptions
 from widthfold_onnx.tuning.identity import find_place
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.measurement import AS_IS, Candidate
 from widthfold_onnx.tuning.search.agreement import forms_by_prediction
 from widthfold_onnx.tuning.search.level_search import workloads_to_race
 from widthfold_onnx.tuning.store import Store
-from widthfold_onnx.tuning.successive_halving import RaceOptions
 from widthfold_onnx.tuning.targets import default_target, load_target
 from widthfold_onnx.tuning.workloads import Workload, joined, most_work_first
 
@@ -122,8 +121,8 @@ def _pool(
             f"each other: at most {most}, at least 1"
         )
     provider, machine = isolated(find_place, options)
-    race_options = RaceOptions(replace(options, provider=provider), fold_options)
-    yield LocalPool(Bench(race_options, store, machine), jobs)
+    bench_options = BenchOptions(replace(options, provider=provider), fold_options)
+    yield LocalPool(Bench(bench_options, store, machine), jobs)
 
 
 class _ListedModel(NamedTuple):

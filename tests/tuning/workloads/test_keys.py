@@ -31,8 +31,8 @@ from widthfold_onnx.rules.enumeration import every_form
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer, ProductLayer
 from widthfold_onnx.tuning.bench import Bench
+from widthfold_onnx.tuning.effort import BenchOptions
 from widthfold_onnx.tuning.store import Store
-from widthfold_onnx.tuning.successive_halving import RaceOptions
 from widthfold_onnx.tuning.workloads import _subject
 
 LIMIT = "decides which forms exist, not how fast one is"
@@ -200,7 +200,7 @@ def stored(fold: Mapping[str, Any], search: Mapping[str, Any]) -> tuple[str, ...
     """The key of a form that is measured with these options."""
     options = SearchOptions(**{"provider": Provider.CPU, **search})
     with Store(None) as store:
-        bench = Bench(RaceOptions(options, FoldOptions(**fold)), store, "machine")
+        bench = Bench(BenchOptions(options, FoldOptions(**fold)), store, "machine")
         key = bench._key("subject", "form")
     return msgspec.structs.astuple(key)
 

@@ -20,6 +20,7 @@ from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.runtime.child import Child
 from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.tuning.bench import Bench, Budget
+from widthfold_onnx.tuning.effort import BenchOptions
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.measurement import Measurement
 from widthfold_onnx.tuning.search.companions import best_companions
@@ -30,7 +31,6 @@ from widthfold_onnx.tuning.search.padding import best_padding, untimed_report
 from widthfold_onnx.tuning.search.settling import settle
 from widthfold_onnx.tuning.search.trials import Trials, gains_over_sizes
 from widthfold_onnx.tuning.store import Store
-from widthfold_onnx.tuning.successive_halving import RaceOptions
 
 MAX_LEVEL_RATIO = 1.05
 """Layers also race at level EXTENDED if the model is at most this much slower there than at ALL.
@@ -79,7 +79,7 @@ def search(
     on_progress(Step("looking for the provider and the shapes of the inputs"))
     with tempfile.TemporaryDirectory() as folder, Child() as child:
         context = find_context(loaded, search_options, fold_options.input_shapes, store, child)
-        options = RaceOptions(replace(search_options, provider=context.provider), fold_options)
+        options = BenchOptions(replace(search_options, provider=context.provider), fold_options)
         is_kept = traits_of(context.provider).device == "cpu"
         if not is_kept:
             child.end()  # it holds memory of the accelerator, and what fails there may break it

@@ -20,6 +20,7 @@ from widthfold_onnx.results import Gain
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.tuning.bench import MIN_GAIN, Bench, Budget
+from widthfold_onnx.tuning.effort import Spending
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.measurement import AS_IS, Measurement
 from widthfold_onnx.tuning.search.agreement import forms_by_prediction
@@ -49,6 +50,11 @@ class LevelSearch:
     bench: Bench
     seconds: float | None = None
 
+    @property
+    def spending(self) -> Spending:
+        """The forms and runs of each layer, and which layers are left out."""
+        return self.bench.options.spending
+
     def measure(self, budget: Budget, on_progress: Progress) -> None:
         """Measure the layers as they are, and race the layers that can move the model."""
         if self.seconds is not None:
@@ -65,9 +71,7 @@ class LevelSearch:
         """Return the layers to race by possible gain, largest first; layers inside regions last."""
         negligible = self.negligible()
         subjects = [s for s in reversed(self._least_first()) if s not in negligible]
-        return workloads_to_race(
-            self.layers, subjects, self.bench.options.spending.forms, self._predicted_forms
-        )
+        return workloads_to_race(self.layers, subjects, self.spending.forms, self._predicted_forms)
 
     def negligible(self) -> set[str]:
         """Return the layers that together cannot move the model by more than noise."""
@@ -76,9 +80,7 @@ class LevelSearch:
         measurement_of = self.bench.measurement
         subjects = [s for s in self._least_first() if measurement_of(s, AS_IS) is not None]
         saved = list(itertools.accumulate(map(self._most_saved, subjects)))
-        count = bisect.bisect_left(
-            saved, self.bench.options.spending.negligible_share * self.seconds
-        )
+        count = bisect.bisect_left(saved, self.spending.negligible_share * self.seconds)
         return set(subjects[:count])
 
     def gain(self, subject: str, spec: FormSpec) -> Gain | None:
