@@ -248,24 +248,28 @@ class Bench:
         pending = self.pending(workloads, budget.total)
         race_in_children(pending, self.options, budget, self.save, on_progress, child=self.child)
 
-    def pending(self, workloads: Sequence[Workload], seconds: float = 0.0) -> list[Workload]:
+    def pending(
+        self, workloads: Sequence[Workload], seconds: float | None = None
+    ) -> list[Workload]:
         """Return the workloads that lack measurements, each with the forms that lack one.
 
         Args:
             workloads: to choose from.
-            seconds: time to measure them in; if it is much more than an earlier run had, forms
-                that were skipped or stayed undecided then are missing as well.
+            seconds: time to measure them in. Forms that were lost long ago lack a measurement as
+                well. So do forms that an earlier run skipped or left undecided, if it had much
+                less time. None: neither of these lacks one.
         """
-        reduced = (self._without_measured(workload, seconds) for workload in workloads)
-        return [workload for workload in reduced if workload is not None]
+        return [reduced for w in workloads if (reduced := self._without_measured(w, seconds))]
 
-    def _without_measured(self, workload: Workload, seconds: float) -> Workload | None:
+    def _without_measured(self, workload: Workload, seconds: float | None) -> Workload | None:
         as_is = self.measurement(workload.subject, AS_IS)
         if as_is is not None and as_is.status == "lost":
-            return workload if is_outdated(as_is) and seconds > 0 else None
+            return None if is_complete(as_is, seconds) else workload
         pairs = self.options.spending.pairs
         measurements = {f: self.measurement(workload.subject, f.spec) for f in workload.forms}
-        forms = tuple(f for f, m in measurements.items() if not is_complete(m, seconds, pairs))
+        forms = tuple(
+            f for f, m in measurements.items() if m is None or not is_complete(m, seconds, pairs)
+        )
         return replace(workload, forms=forms) if forms or as_is is None else None
 
     def _key(self, subject: str, candidate: Candidate) -> Key:
@@ -274,31 +278,26 @@ class Bench:
 
 
 def is_complete(
-    measurement: Measurement | None, seconds: float, pairs: int = 0, bar: float = MIN_GAIN
+    measurement: Measurement, seconds: float | None, pairs: int = 0, bar: float = MIN_GAIN
 ) -> bool:
     """Check whether a candidate needs no new measurement.
 
     Args:
-        measurement: its measurement, if there is one.
-        seconds: time to measure in.
+        measurement: its measurement.
+        seconds: time to measure in; None: nothing lost or undecided is to be measured again.
         pairs: how often every form runs, unless it is hopeless.
         bar: the ratio that its interval should lie above or below.
     """
-    if measurement is None:
-        return False
     is_short = measurement.pairs < pairs and not measurement.is_hopeless
     if measurement.status == "ok" and is_short:
         return False
-    if is_outdated(measurement) and seconds > 0:
+    if seconds is None:
+        return True
+    age = datetime.datetime.now(datetime.UTC) - measurement.time
+    if measurement.status == "lost" and age > RETRY:
         return False
     is_open = measurement.reason == NO_TIME or measurement.low <= bar < measurement.high
     return not is_open or seconds < MORE_TIME * measurement.budget
-
-
-def is_outdated(measurement: Measurement) -> bool:
-    """Check whether a form was lost so long ago that it should be tried again."""
-    age = datetime.datetime.now(datetime.UTC) - measurement.time
-    return measurement.status == "lost" and age > RETRY
 
 
 class _StoppedError(Exception):

@@ -252,11 +252,11 @@ class Trials:
         """
         open_sizes = list[Shapes]()
         for shapes in self._trial_sizes if sizes is None else sizes:
-            measurement = self._measurement(shapes, candidate)
-            bar = 0.0 if measurement is None else noise(measurement.control)
-            if self.search_options.measure and not is_complete(measurement, seconds, bar=bar):
+            trial = self._measurement(shapes, candidate)
+            is_done = trial is not None and is_complete(trial, seconds, bar=noise(trial.control))
+            if self.search_options.measure and not is_done:
                 open_sizes.append(shapes)
-            elif is_decided(measurement):
+            elif is_decided(trial):
                 break
         return open_sizes
 
