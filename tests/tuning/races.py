@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.tuning.workloads.tool import FOLD
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Effort, Provider, SearchOptions
+from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.bench import Bench, Budget
 from widthfold_onnx.tuning.effort import BenchOptions
@@ -23,9 +24,15 @@ LOG = "WIDTHFOLD_TEST_LOG"
 OPTIONS = BenchOptions(SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH), FOLD)
 
 
-def workload(subject: str, *forms: str) -> Workload:
+def workload(subject: str, *forms: str, macs: float = 1.0) -> Workload:
     """A layer that runs by its subject, and forms that run by their names."""
-    return Workload(subject, b"", tuple(PredictedForm(form, 1.0, 1.0) for form in forms), 1, 1.0)
+    predicted = tuple(predicted_form(form, macs, macs) for form in forms)
+    return Workload(subject, subject.encode(), predicted, 1, 1.0, node="", structure={})
+
+
+def predicted_form(spec: FormSpec | str, macs: float, seconds: float) -> PredictedForm:
+    """A form that is used alone, so that it needs no layouts."""
+    return PredictedForm(spec, macs, seconds, None, None, 0.0)
 
 
 def bench(store: Store) -> Bench:

@@ -34,7 +34,7 @@ from widthfold_onnx.tuning.successive_halving import (
     out_of_reach,
     race,
 )
-from widthfold_onnx.tuning.workloads import PredictedForm, Workload
+from widthfold_onnx.tuning.workloads import Workload
 
 MILLI = 1e-3
 PEAK = 1e9
@@ -85,12 +85,7 @@ def raced(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(successive_halving, "multiply_speed", lambda setting: PEAK)
         monkeypatch.setattr(successive_halving, "random_run", track.random_run)
         monkeypatch.setattr(successive_halving, "model_in_form", model_in_form)
-        workloads = [
-            Workload(
-                own, own.encode(), tuple(PredictedForm(key, macs, macs) for key in forms), 1, 1.0
-            )
-            for own, *forms in layers
-        ]
+        workloads = [workload(own, *forms, macs=macs) for own, *forms in layers]
         reports: list[Start | CandidateResult] = []
         race(workloads, OPTIONS, budget, send=reports.append)
         return reports, track
@@ -316,5 +311,5 @@ def test_without_a_runtime_no_layer_begins(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(successive_halving, "resolved", unusable)
     reports: list[Start | CandidateResult] = []
     with pytest.raises(UnverifiedError, match="cannot be used"):
-        race([workload("own").with_most_promising(0)], OPTIONS, 5.0, send=reports.append)
+        race([workload("own")], OPTIONS, 5.0, send=reports.append)
     assert reports == []

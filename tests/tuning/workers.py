@@ -31,7 +31,8 @@ PATIENCE = 60.0
 
 def workloads(log: Path, count: int) -> list[Workload]:
     """Layers that say in their subject what becomes of them, and in their model where to log."""
-    return [Workload(f"layer {number}", str(log).encode(), (), 1, 1.0) for number in range(count)]
+    model = str(log).encode()
+    return [Workload(f"layer {n}", model, (), 1, 1.0, node="", structure={}) for n in range(count)]
 
 
 def noted(

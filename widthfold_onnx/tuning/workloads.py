@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain, compress
 from typing import Any, NamedTuple
 
@@ -67,9 +67,9 @@ class PredictedForm(NamedTuple):
     spec: FormSpec
     macs: float
     predicted_seconds: float
-    input_layout: PackedLayout | None = None
-    output_layout: PackedLayout | None = None
-    predicted_seconds_inside: float = 0.0
+    input_layout: PackedLayout | None
+    output_layout: PackedLayout | None
+    predicted_seconds_inside: float
 
 
 @dataclass(frozen=True)
@@ -92,16 +92,16 @@ class Workload:
     forms: tuple[PredictedForm, ...]
     macs: int
     predicted_seconds: float
-    node: str = ""
-    structure: Mapping[str, Any] = field(default_factory=dict)
+    node: str
+    structure: Mapping[str, Any]
     is_inside: bool = False
 
-    def with_most_promising(self, count: int | None, first: FormSpec | None = None) -> Workload:
+    def with_most_promising(self, count: int | None, first: FormSpec | None) -> Workload:
         """Return the layer with its most promising forms.
 
         Args:
             count: how many of them; None: all.
-            first: the form that is taken for the best.
+            first: the form that is taken for the best; None: as they are ordered.
         """
         forms = sorted(self.forms, key=lambda form: form.spec != first)
         return replace(self, forms=tuple(forms[:count]))

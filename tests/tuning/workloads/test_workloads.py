@@ -15,6 +15,7 @@ import pytest
 from tests import oracle
 from tests.shared import ROOT
 from tests.small_models import conv
+from tests.tuning.races import predicted_form
 from tests.tuning.workloads.forms import LAYERS, check_forms, only_layer
 from tests.tuning.workloads.tool import FOLD, integers, layers_of, workload_of
 from widthfold_onnx.options import FoldOptions, Layout
@@ -142,7 +143,7 @@ def test_of_forms_that_are_predicted_alike_the_simpler_come_first() -> None:
     spec = workload_of(LAYERS["same"]).forms[0].spec
 
     def named(kind: str, seconds: float) -> PredictedForm:
-        return PredictedForm(msgspec.structs.replace(spec, kind=kind), 1.0, seconds)
+        return predicted_form(msgspec.structs.replace(spec, kind=kind), 1.0, seconds)
 
     alike = [named("two+axes", 1.0), named("one axis", 0.9 * ALIKE)]
     others = [named("slow", 1.1 * ALIKE), named("slower", 9.0)]

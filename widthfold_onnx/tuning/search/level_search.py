@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -58,7 +58,7 @@ class LevelSearch:
     def measure(self, budget: Budget, on_progress: Progress) -> None:
         """Measure the layers as they are, and race the layers that can move the model."""
         if self.seconds is not None:
-            as_is = [workload.with_most_promising(0) for workload in self.layers.workloads.values()]
+            as_is = [replace(workload, forms=()) for workload in self.layers.workloads.values()]
             self.bench.measure(as_is, budget, on_progress)
         self.bench.measure(self.promising(), budget, on_progress)
 
