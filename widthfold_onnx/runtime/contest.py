@@ -2,8 +2,9 @@
 
 The runs come from several sessions of each model in several fresh processes (`runtime.clock`).
 
-Where a process had computed much before, the session that was opened first was seen to be 0.1 to
-0.5 % slower than the next. The same held for the model that always came first.
+In a process that had computed much before, the session that was opened first was seen to be 0.1 to
+0.5 % slower than the next. So was the model that always came first. Therefore both models take
+turns in coming first.
 """
 
 from __future__ import annotations

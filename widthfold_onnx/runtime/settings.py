@@ -45,9 +45,9 @@ CHOICE_PATIENCE = 3.0
 share was not enough: under load it showed 1.4x for a level that is 1.3x slower."""
 
 CHOICE_SECONDS = 0.6
-"""Seconds, or the share if that is less, after which no further round begins, once there are the
-fewest: 5 runs of some microseconds choose at random, and in 0.2 s one of two copies of a quantized
-net got a level that is 4 % slower."""
+"""Once there are the fewest rounds, no further one begins after these seconds, or after the share
+if that is less. Five runs of some microseconds would choose at random. In 0.2 s one of two copies
+of a quantized net got a level that is 4 % slower."""
 
 WORTH_SAYING = 1.1
 """Least gain of a setting that is reported."""

@@ -23,7 +23,7 @@ Candidate: TypeAlias = "FormSpec | str"
 """A form of a layer; or, as text, the layer as it is or the models of a trial."""
 
 AS_IS = "as-is"
-"""The candidate that is no other form: a layer as it is."""
+"""The candidate that is a layer as it is, in no other form."""
 
 NO_TIME = "no time was left"
 OUT_OF_REACH = "its multiply-adds alone would take longer"

@@ -99,8 +99,8 @@ def time_in_process(
     of a trial. The runs that chose the settings count where the choice is sure: the faster one of
     two alike settings owes its time to chance. The fewest rounds run, however long they take: with
     `clock.RUN_SPREAD`, a single pair called one of two equal models faster in a third of simulated
-    trials. The share of a short budget does not choose: in 0.15 s one of two copies of a net got a
-    level at which it was 8 % slower.
+    trials. Settings are chosen for `CHOICE_SECONDS`, not for a share of the budget. In 0.15 s one
+    of two copies of a net got a level at which it was 8 % slower.
 
     Args:
         original: model file.

@@ -342,7 +342,7 @@ def deciding_trial(trials: Sequence[Measurement | None]) -> Measurement | None:
 
 
 def is_decided(trial: Measurement | None) -> bool:
-    """Check whether no later size can change the answer: it is unknown, or surely slower."""
+    """Check whether a trial is unknown or surely slower: no later size can change that answer."""
     return trial is None or trial.gain.is_surely_slower
 
 
