@@ -1,4 +1,4 @@
-"""What is inspected: each layer with its shapes, cost, forms and refusals."""
+"""The report of `inspect`: each layer with its shapes, cost, forms and refusals."""
 
 from __future__ import annotations
 

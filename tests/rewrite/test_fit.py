@@ -1,4 +1,4 @@
-"""What of a plan fits a model, and what does not, by name."""
+"""The parts of a plan that fit a model, and the misfits by name."""
 
 from __future__ import annotations
 
