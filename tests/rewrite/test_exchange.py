@@ -74,6 +74,9 @@ def test_what_a_crop_copies_is_exchanged_by_other_companions(ragged: bool) -> No
     after, matches = exchange_all(before, (Companion.CROP, *PRELU))
     assert len(matches) == 3
     assert [node.op_type for node in after.graph.node] == ["Conv", *WHERE, *LEAKY]
+    names = [node.name for node in after.graph.node]
+    assert (names[0], *names[3:]) == ("conv", "one", "two")
+    assert len(set(names)) == len(names)
     folded, (site,) = fold_model(
         before, FoldOptions(factor=3, ragged=ragged, companions=(Companion.CROP, Companion.PRELU))
     )

@@ -181,7 +181,8 @@ def _with_exchanged_copies(
 ) -> list[NodeSpec]:
     """Return the specs with exchanges in place of copies of nodes that are exchanged, too.
 
-    A Slice that becomes pads copies the PRelu between, which may become ops that run faster.
+    A Slice that becomes pads copies the ops between. A PRelu or a number in arithmetic among them
+    may become ops that run faster; the last of these keeps the name, as without the Slice.
     """
     result: list[NodeSpec] = []
     steps: list[int] = []
@@ -191,10 +192,11 @@ def _with_exchanged_copies(
             result.append(replace(spec, inputs=inputs))
         else:
             begin, values = len(result), dict(zip(spec.original.inputs, inputs, strict=True))
-            result += [
+            *inner, last = (
                 replace(step, inputs=tuple(_moved(i, begin, values) for i in step.inputs))
                 for step in exchanges[spec.original]
-            ]
+            )
+            result += [*inner, replace(last, original=last.original or spec.original)]
         steps.append(len(result) - 1)
     return result
 
