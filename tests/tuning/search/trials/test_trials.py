@@ -357,11 +357,10 @@ def test_what_is_complete_at_a_size_is_not_replaced_by_a_shorter_trial(
     model: Path, world: World
 ) -> None:
     with Store(None) as store:
-        first = Builder(model, store, sizes=(FIRST,)).trials
-        before = first.ratios_to(B, [A], 9.0)
+        before = Builder(model, store, sizes=(FIRST,)).trials.ratios_to(B, [A], 9.0)
         both = Builder(model, store, sizes=(FIRST, LARGER)).trials
         assert None not in both.ratios_to(B, [A, EMPTY_PLAN], 2.0)
-        assert first.ratios_to(B, [A], 9.0) == before
+        assert Builder(model, store, sizes=(FIRST,)).trials.ratios_to(B, [A], 9.0) == before
         assert before[0].budget == 9.0
 
 
