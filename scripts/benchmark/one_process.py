@@ -5,13 +5,14 @@ The interval covers one session of each side (`runtime.intervals.one_session`).
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from widthfold_onnx.runtime.clock import Clock, Run, Times, alternate, in_turn, warm_up
+from widthfold_onnx.runtime.clock import Clock, Run, Times, in_turn, warm_up
 from widthfold_onnx.runtime.intervals import one_session, speed_verdict
 
 if TYPE_CHECKING:  # a GPU host may lack its dependencies
@@ -38,11 +39,12 @@ def paired(original: Run, rewritten: Run, copy: Run, *, budget: float, clock: Cl
     sides = (original, rewritten, copy)
     start = time.perf_counter()
     warm_up(sides)
+    rounds = in_turn(sides, clock)
     began = time.perf_counter()
-    next(in_turn(sides, clock))
+    next(rounds)
     once = time.perf_counter() - began
     remaining = min(start + budget - time.perf_counter(), max(SECONDS, FEWEST * once))
-    samples = alternate(sides, max(int(remaining / once), 1), clock)
+    samples = np.array(list(itertools.islice(rounds, max(int(remaining / once), 1)))).T
     first, second, third = np.log(samples)
     ratio, low, high = map(math.exp, one_session(first - second))
     control = math.expm1(max(map(abs, one_session(first - third))))
