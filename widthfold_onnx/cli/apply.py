@@ -76,7 +76,7 @@ def apply_command(
         )
     destinations.deliver(result, model)
     if result.written is None and result.verification is not None:
-        leave_unwritten(result.verification)
+        leave_unwritten(result, "a plan without a layer leaves it alone")
     misfits = [site for site in result.sites if site.code == Code.MISFIT]
     if misfits and not partial:
         names = ", ".join(site.node for site in misfits)

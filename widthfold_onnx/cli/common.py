@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from widthfold_onnx.errors import InternalError, WidthfoldError
+from widthfold_onnx.errors import CheckFailedError, InternalError, WidthfoldError
 from widthfold_onnx.options import Progress, Step, silent
 from widthfold_onnx.system import END_SIGNALS, interrupt
 from widthfold_onnx.text import printable
@@ -25,7 +25,7 @@ from widthfold_onnx.text import printable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from widthfold_onnx.results import VerifyReport
+    from widthfold_onnx.results import OptimizeReport
 
 INTERRUPTED = 130
 
@@ -186,13 +186,26 @@ def leave(message: str, code: int) -> NoReturn:
     raise click.exceptions.Exit(code)
 
 
-def leave_unwritten(verification: VerifyReport) -> NoReturn:
-    """Exit for a result that did not pass, and say why."""
-    error = verification.error
+NAMED_LAYERS = 3
+"""Most folded layers that a message names."""
+
+
+def leave_unwritten(result: OptimizeReport, remedy: str) -> NoReturn:
+    """Exit for a result that did not pass, and say why.
+
+    Args:
+        result: the report, with a verification that did not pass.
+        remedy: what leaves a layer alone.
+    """
+    assert result.verification is not None
+    error = result.verification.error
     assert error is not None
-    proof = verification.proof
-    guilty = verification.saturates_further or (proof is not None and proof.verdict == "different")
-    hint = "; --skip NODE leaves a node alone" if guilty else ""
+    folded = [printable(site.node, 60) for site in result.sites if site.status == "folded"]
+    hint = ""
+    if folded and isinstance(error, CheckFailedError):
+        rest = len(folded) - NAMED_LAYERS
+        names = ", ".join(folded[:NAMED_LAYERS]) + (f" and {rest} more" if rest > 0 else "")
+        hint = f"; {remedy}; folded: {names}"
     leave(f"OUT is not written: {error}{hint}", error.exit_code)
 
 

@@ -133,7 +133,7 @@ def optimize_command(
 def _require_success(result: OptimizeReport, *, needs_fold: bool) -> None:
     """Exit if the new model did not pass its checks, or nothing was changed that had to be."""
     if result.written is None and result.verification is not None:
-        leave_unwritten(result.verification)
+        leave_unwritten(result, "--skip NODE leaves a layer alone")
     if needs_fold and not result.summary.is_changing:
         count = f"{len(result.sites)} {kinds(result.sites)} nodes"
         raise NothingChangedError(f"none of {count} was folded; nothing is written")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -99,6 +99,29 @@ class Constants:
             name = printable(value.name or "")
             return Refusal(result.code, f"{name} is no constant: {result.reason}")
         return result
+
+    def moved(self, constant: Constant, moves: Sequence[ir.Node]) -> Constant:
+        """Return a constant as the last of some moves returns it.
+
+        Args:
+            constant: what the first one reads.
+            moves: `PLAIN_MOVES` and Identity, in running order; their other inputs are constants.
+        """
+        if all(is_default(node, "Identity") for node in moves):
+            return constant
+        array = self.moved_array(self.read(constant), moves)
+        return replace(constant, tensor=ir.Tensor(array, name=constant.value.name))
+
+    def moved_array(self, array: Array, moves: Sequence[ir.Node]) -> Array:
+        """Return an array as the last of some moves returns it; see `moved`."""
+        for node in moves:
+            if not is_default(node, "Identity"):
+                others = [self._known[v] if v is not None else None for v in node.inputs[1:]]
+                arrays = [self.read(c) if isinstance(c, Constant) else None for c in others]
+                result = evaluated(message_of(node), [array, *arrays], self.opset)
+                assert not isinstance(result, Refusal)  # it was evaluated on floats of that shape
+                array = result
+        return array
 
     def _resolved(self, value: ir.Value) -> Constant | Refusal:
         """Return the constant behind a value; the values that it is computed from are known."""

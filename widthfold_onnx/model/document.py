@@ -108,6 +108,14 @@ class Document:
         """Return the numbers of a constant."""
         return self._constants.read(constant)
 
+    def moved(self, constant: Constant, moves: Sequence[Node]) -> Constant:
+        """Return a constant as moves of constants return it; see `model.constants`."""
+        return self._constants.moved(constant, moves)
+
+    def moved_array(self, array: Array, moves: Sequence[Node]) -> Array:
+        """Return an array as moves of constants return it; see `model.constants`."""
+        return self._constants.moved_array(array, moves)
+
     def fresh(self, base: str) -> str:
         """Return a name that no value or node of the model has yet: `base`, or `base`_2, ..."""
         name, count = base, 1

@@ -38,7 +38,7 @@ from widthfold_onnx.rules.quantization import (
     ExtentsOf,
     Parameter,
     Quantization,
-    data_dequantizer,
+    dequantizer_before_moves,
     exact_dequantizer,
     is_finite,
     quantization_problem,
@@ -182,16 +182,16 @@ def _parameters(
     is_dequantized = quantization is not None and quantization.dequantized
     inputs = operator.inputs
     reads_dequantized = (
-        operator.bias_per_channel and data_dequantizer(node.inputs[inputs.data]) is not None
+        operator.bias_per_channel and dequantizer_before_moves(node.inputs[inputs.data]) is not None
     )
     weight = read_parameter(document, node, inputs.weight, dequantized=is_dequantized)
     bias = read_parameter(
         document, node, inputs.bias, dequantized=is_dequantized or reads_dequantized
     )
     if isinstance(weight, Refusal):
-        return Refusal(WEIGHT_CODES[weight.code], f"the weight {weight.reason}")
+        return Refusal(WEIGHT_CODES.get(weight.code, weight.code), f"the weight {weight.reason}")
     if isinstance(bias, Refusal):
-        return Refusal(BIAS_CODES[bias.code], f"the bias {bias.reason}")
+        return Refusal(BIAS_CODES.get(bias.code, bias.code), f"the bias {bias.reason}")
     assert weight is not None
     operands = [v for i, v in enumerate(node.inputs) if v is not None and i != inputs.data]
     if any(map(document.is_annotated, (*operands, weight.constant.value))):

@@ -28,7 +28,7 @@ import numpy as np
 import onnx
 
 from widthfold_onnx.arrays import Array, Dims
-from widthfold_onnx.model.constants import Constant
+from widthfold_onnx.model.constants import Constant, computed_from
 from widthfold_onnx.model.document import (
     Document,
     Node,
@@ -40,6 +40,7 @@ from widthfold_onnx.model.document import (
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.text import printable
 
 BITS_8_AND_16 = ("INT8", "UINT8", "INT16", "UINT16")
 SELECTING = ("MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
@@ -55,7 +56,7 @@ def dequantizer(value: Value | None) -> Node | None:
     return node if node is not None and is_default(node, "DequantizeLinear") else None
 
 
-def data_dequantizer(value: Value | None) -> Node | None:
+def dequantizer_before_moves(value: Value | None) -> Node | None:
     """Return the DequantizeLinear that made a value, with only moves and selections in between.
 
     None behind a Dropout, which may drop elements where it trains. None behind a MaxPool with
@@ -94,7 +95,7 @@ def is_finite(document: Document, node: Node, value: Value | None) -> bool:
     A node reads the value. Its scale is constant, and stays finite when multiplied by 2**bits: more
     than any difference of an integer and a zero point.
     """
-    maker = data_dequantizer(value)
+    maker = dequantizer_before_moves(value)
     if maker is None:
         return False
     scale = constant_of(document, maker.inputs[1])
@@ -110,16 +111,16 @@ def is_finite(document: Document, node: Node, value: Value | None) -> bool:
 
 
 def exact_dequantizer(document: Document, value: Value | None) -> Node | None:
-    """Return the `data_dequantizer` of a value, if quantizing again gives back every number."""
-    return None if dequantizer_problem(document, value) else data_dequantizer(value)
+    """Return the DequantizeLinear of a moved value, if quantizing again gives back every number."""
+    return None if dequantizer_problem(document, value) else dequantizer_before_moves(value)
 
 
 def dequantizer_problem(document: Document, value: Value | None) -> Refusal | None:
-    """Refuse a value that quantizing again changes; None also without a `data_dequantizer`.
+    """Refuse a value that quantizing again changes; None also without a `dequantizer_before_moves`.
 
     Its scale and zero point must each be one constant, and give back every number.
     """
-    maker = data_dequantizer(value)
+    maker = dequantizer_before_moves(value)
     if maker is None:
         return None
     parameters = [constant_of(document, value) for value in maker.inputs[1:]]
@@ -181,12 +182,12 @@ class Parameter:
     """A constant of a node, and the scale and zero point that dequantize it.
 
     Attributes:
-        constant: the numbers as they are stored.
-        maker: the DequantizeLinear between them and the node, if its integers are folded.
+        constant: the numbers, moved as the node reads them.
+        maker: the DequantizeLinear that makes them floats, if integers are folded.
         scale: scale of the numbers, by `maker` or another input of the node; None where there is
             none or it is computed.
         zero: likewise the zero point.
-        axis: the axis of the numbers along which scale and zero point of `maker` differ.
+        axis: the axis of `constant` along which scale and zero point of `maker` differ.
     """
 
     constant: Constant
@@ -211,20 +212,51 @@ def read_parameter(
         document: the model.
         node: the node.
         index: index of the input.
-        dequantized: read the integers behind a DequantizeLinear, if there is one.
+        dequantized: read the integers before a DequantizeLinear, if there is one.
+
+    DequantizeLinear and moves commute: integers that are moved behind it are moved before it here.
     """
     value = input_of(node, index)
     if value is None:
         return None
-    # The output of a DequantizeLinear is read as well: it is refused if it cannot be computed.
+    # What the node reads is computed as well: it is refused if it cannot be computed.
     constant = document.constant(value)
-    maker = dequantizer(value) if dequantized else None
+    maker = dequantizer_before_moves(value) if dequantized else None
     if isinstance(constant, Refusal) or maker is None:
         return constant if isinstance(constant, Refusal) else Parameter(constant)
     numbers, scale, zero = (constant_of(document, input_of(maker, place)) for place in range(3))
-    assert numbers is not None  # else its output would be no constant
-    axis = maker.attributes.get_int("axis", 1)
-    return Parameter(numbers, maker, scale, zero, axis % max(len(numbers.shape), 1))
+    assert numbers is not None  # else what the node reads would be no constant
+    moves = before_moves(value)[1][::-1]
+    axis = maker.attributes.get_int("axis", 1) % max(len(numbers.shape), 1)
+    vector = next((c for c in (scale, zero) if c is not None and not is_single(c.shape)), None)
+    moved_axis = axis if vector is None else _moved_axis(document, numbers.shape, axis, moves)
+    if moved_axis is None:
+        return Refusal(
+            Code.QUANTIZED,
+            f"{printable(value.name or '')} has scales or zero points that differ along none of "
+            "its axes alone",
+        )
+    return Parameter(document.moved(numbers, moves), maker, scale, zero, moved_axis)
+
+
+def _moved_axis(
+    document: Document, shape: tuple[int, ...], axis: int, moves: Sequence[Node]
+) -> int | None:
+    """Return the axis that counts, behind moves, what an axis counts before; None if none does."""
+    indices = np.arange(shape[axis], dtype=np.int32)
+    before = np.broadcast_to(_along(indices, axis, len(shape)), shape)
+    after = document.moved_array(before, moves)
+    for place, extent in enumerate(after.shape):
+        if extent == shape[axis] and np.array_equal(
+            after, np.broadcast_to(_along(indices, place, after.ndim), after.shape)
+        ):
+            return place
+    return None
+
+
+def _along(vector: Array, axis: int, rank: int) -> Array:
+    """Return a vector as an array of a rank, along one of its axes."""
+    return vector.reshape([-1 if i == axis else 1 for i in range(rank)])
 
 
 ExtentsOf = Callable[[Value], Dims | None]
@@ -241,8 +273,8 @@ class Quantization:
     """The quantization of the data of a node.
 
     Attributes:
-        dequantized: data (`data_dequantizer`) and weight are dequantized; else the operator itself
-            takes integers.
+        dequantized: data and weight are dequantized (`dequantizer_before_moves`); else the operator
+            itself takes integers.
         dtype: ONNX name of the element type of the integers that the data is.
         zero: zero point of the data; None where it is left out, which means 0.
         extends: whether the operator set has a Pad for the data, which may be integers.
@@ -267,7 +299,15 @@ def read_quantization(
     """
     inputs = operator.inputs
     data, zero = node.inputs[inputs.data], input_of(node, inputs.data_zero)
-    maker = data_dequantizer(data) if dequantizer(node.inputs[inputs.weight]) is not None else None
+    weight, maker = node.inputs[inputs.weight], dequantizer_before_moves(data)
+    if maker is not None and dequantizer_before_moves(weight) is None:
+        if _was_dequantized(weight):
+            return Refusal(
+                Code.QUANTIZED,
+                "the weight is dequantized and then changed: folded, a runtime would round it to "
+                "8 bits again",
+            )
+        maker = None
     if maker is None and not operator.takes_integers:
         return None
     if maker is not None:
@@ -282,6 +322,15 @@ def read_quantization(
     is_quantized = all(is_default(user, "QuantizeLinear") for user, _ in result.uses())
     cuts = is_quantized and not result.is_graph_output()
     return Quantization(dequantized=True, dtype=dtype, zero=zero, extends=True, cuts=cuts)
+
+
+def _was_dequantized(value: Value | None) -> bool:
+    """Check whether a DequantizeLinear is among the ops that compute a constant."""
+    while value is not None and (sources := computed_from(value)):
+        if dequantizer(value) is not None:
+            return True
+        value = sources[0]
+    return False
 
 
 def read_scales(

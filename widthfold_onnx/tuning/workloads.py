@@ -42,7 +42,7 @@ from widthfold_onnx.rewrite.record import FOLD_KEY, STATE_KEY
 from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Form, FormSpec
 from widthfold_onnx.rules.layers import Layer
-from widthfold_onnx.rules.quantization import data_dequantizer, dequantizer
+from widthfold_onnx.rules.quantization import before_moves, dequantizer_before_moves
 from widthfold_onnx.rules.selection import preferred_form
 from widthfold_onnx.tuning.cost import Work, form_seconds, kernel_seconds, layer_seconds
 from widthfold_onnx.tuning.identity import canonical
@@ -398,10 +398,10 @@ def excerpt(
     nodes: list[onnx.NodeProto] = []
     maker = _dequantizer(layer)
     if maker is not None:
-        dequantizers = [
-            dequantizer(value) for value in layer.node.inputs if value is not layer.data
-        ]
-        makers = [node for node in dequantizers if node is not None]
+        for value in layer.node.inputs:
+            weight_maker = None if value is layer.data else dequantizer_before_moves(value)
+            if weight_maker is not None:
+                makers += [weight_maker, *before_moves(value)[1][::-1]]
         integers, *parameters = (value.name or "" for value in maker.inputs if value is not None)
         copy = copy_of(message_of(maker))
         copy.output[0], start = start, document.fresh("start")
@@ -431,7 +431,7 @@ def excerpt(
 
 def _dequantizer(layer: Layer) -> Node | None:
     """Return the DequantizeLinear of the data of a layer that a runtime computes in integers."""
-    return data_dequantizer(layer.data) if layer.is_finite else None
+    return dequantizer_before_moves(layer.data) if layer.is_finite else None
 
 
 def _are_constant(document: Document, values: Sequence[Value]) -> bool:

@@ -15,21 +15,34 @@ import onnxruntime  # noqa: TID251 - the tests judge by the runtime itself
 import pytest
 
 from tests.cli.tool import FAST, OLD, Run, names, optimize_report, snapshot, widthfold
+from tests.folding import optimize
 from tests.reports.sample import passing
 from tests.small_models import build, nothing_to_fold, save
-from widthfold_onnx.cli.optimize import leave_unwritten
+from widthfold_onnx.cli.common import leave_unwritten
+from widthfold_onnx.options import FoldOptions
 
 # ---------------------------------------------------------------- refused outputs
 
 
-def test_a_fold_that_saturates_further_can_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    for is_required in (True, False):
-        wrong = {"verdict": "fail", "reasons": ["output y"], "saturates_further": is_required}
-        report = msgspec.structs.replace(passing(), **wrong)
-        with pytest.raises(click.exceptions.Exit) as caught:
-            leave_unwritten(report)
-        assert caught.value.exit_code == 1
-        assert ("--skip NODE leaves a node alone" in capsys.readouterr().err) is is_required
+@pytest.mark.parametrize(
+    ("count", "names"),
+    [(1, "conv0"), (3, "conv0, conv1, conv2"), (5, "conv0, conv1, conv2 and 2 more")],
+)
+def test_a_failed_check_says_which_layers_can_be_left_out(
+    count: int, names: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layers = " ".join(f"[conv{k}] v{k + 1} = Conv(v{k}, w)" for k in range(5))
+    text = """<ir_version: 10, opset_import: ["" : 17]>
+    g (float[1, 2, 8, 8] v0) => (float[1, 2, 8, 8] v5)
+    <float[2, 2, 1, 1] w = {0.3, 0.7, -0.9, 0.1}> { %s }"""
+    path = save(onnx.parser.parse_model(text % layers), tmp_path / "in.onnx")
+    options = FoldOptions(factor=4, nodes=tuple(f"conv{k}" for k in range(count)))
+    report = optimize(path, None, options, None)
+    for verdict, hint in (("fail", f"; skip them; folded: {names}"), ("unverified", "")):
+        wrong = msgspec.structs.replace(passing(), verdict=verdict, reasons=["output y"])
+        with pytest.raises(click.exceptions.Exit):
+            leave_unwritten(msgspec.structs.replace(report, verification=wrong), "skip them")
+        assert capsys.readouterr().err == f"widthfold: OUT is not written: output y{hint}\n"
 
 
 def test_a_model_that_does_not_run_is_not_proved(out: Path, tmp_path: Path) -> None:
@@ -184,6 +197,7 @@ def test_a_failed_check_keeps_the_old_output_and_writes_the_report(model: Path, 
     )
     assert run.code == 1
     assert run.line.startswith("widthfold: OUT is not written: output y: max_rel ")
+    assert "; --skip NODE leaves a layer alone; folded: " in run.line
     assert "verdict: fail" in run.out
     assert "nothing written" in run.out
     assert out.read_bytes() == OLD

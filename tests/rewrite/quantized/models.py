@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,37 @@ def quantized_first(case: Case) -> onnx.ModelProto:
     maker.input[0] = "xq"
     model.graph.node.insert(0, front)
     model.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    return model
+
+
+def with_moves(model: onnx.ModelProto, chain: Sequence[str]) -> onnx.ModelProto:
+    """The same function; its weight w is stored otherwise, dequantized and moved by a chain."""
+    graph = model.graph
+    maker = next(node for node in graph.node if node.input[0] == "w")
+    (tensor,) = (tensor for tensor in graph.initializer if tensor.name == "w")
+    array, end = numpy_helper.to_array(tensor), maker.output[0]
+    axis = next((a.i for a in maker.attribute if a.name == "axis"), None)
+    nodes = []
+    for k, op in reversed(list(enumerate(chain))):
+        inputs, attributes = [f"moved{k}"], {}
+        if op == "Transpose":
+            perm = np.roll(np.arange(array.ndim), 1)
+            attributes["perm"] = perm.tolist()
+            axis = None if axis is None else int(perm[axis])
+            array = array.transpose(np.argsort(perm))
+        elif op != "Identity":  # an axis of 1 in front goes
+            bounds = [0] if op == "Squeeze" else array.shape
+            graph.initializer.append(numpy_helper.from_array(np.int64(bounds), f"bounds{k}"))
+            inputs.append(f"bounds{k}")
+            axis, array = None if axis is None else axis + 1, array[np.newaxis]
+        nodes.insert(0, helper.make_node(op, inputs, [f"moved{k + 1}"], **attributes))
+    maker.output[0], nodes[-1].output[0] = "moved0", end
+    del maker.attribute[:]
+    if axis is not None:
+        maker.attribute.append(helper.make_attribute("axis", axis))
+    tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(array), "w"))
+    for node in reversed(nodes):
+        graph.node.insert(list(graph.node).index(maker) + 1, node)
     return model
 
 

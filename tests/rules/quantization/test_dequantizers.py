@@ -12,7 +12,7 @@ from widthfold_onnx.model.document import Document, Node
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.quantization import (
-    data_dequantizer,
+    dequantizer_before_moves,
     dequantizer_problem,
     exact_dequantizer,
     is_finite,
@@ -62,7 +62,7 @@ def documented(proto: onnx.ModelProto) -> tuple[Document, Node]:
 )  # fmt: skip
 def test_ops_between(body: str, is_found: bool, is_moved: bool) -> None:
     _, node = documented(model(body))
-    maker = data_dequantizer(node.inputs[0])
+    maker = dequantizer_before_moves(node.inputs[0])
     assert (maker is not None and maker.op_type == "DequantizeLinear") is is_found
     assert runtime_moves_dequantizer(node.inputs[0]) is is_moved
 

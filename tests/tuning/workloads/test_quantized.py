@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from tests.rewrite.quantized.convs import Case
-from tests.rewrite.quantized.models import qdq_chain
+from tests.rewrite.quantized.models import qdq_chain, with_moves
 from tests.small_models import MODELS
 from tests.tuning.workloads.tool import FOLD, layers_of, run, workload_of
 from widthfold_onnx.tuning.workloads import model_in_form
@@ -103,3 +103,17 @@ def test_a_layer_between_packed_integers_runs() -> None:
             kind = onnx.helper.tensor_dtype_to_np_dtype(start.elem_type)
             shape = [dim.dim_value for dim in start.shape.dim]
             assert run(model, np.ones(shape, kind)).dtype == np.float32
+
+
+def test_a_moved_weight_takes_its_integers_along() -> None:
+    """A weight of floats would be another layer: the runtime rounds it to 8 bits."""
+    case = Case(op="QDQ Conv", bias=False, **LINE)
+    workload = workload_of(with_moves(case.model(), ["Transpose", "Identity"]))
+    ops = [node.op_type for node in onnx.ModelProto.FromString(workload.model).graph.node]
+    moved = ["DequantizeLinear", "Transpose", "Identity"]
+    assert ops[:-1] == ["QuantizeLinear", "DequantizeLinear", *moved, "Conv", "QuantizeLinear"]
+    x = case.data()
+    for form in workload.forms:
+        model = model_in_form(workload, form.spec, FOLD)
+        assert model is not None
+        np.testing.assert_array_equal(returned(model, case, x), case.expected(x))
