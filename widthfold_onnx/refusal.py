@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Code(StrEnum):
-    """Every reason for a refusal; the reasons of forms come last, by how far a form gets."""
+    """Every reason for a refusal."""
 
     # A constant.
     NOT_CONSTANT = "not-constant"
@@ -114,14 +114,35 @@ class Code(StrEnum):
     GUARD_NOT_PROVED = "guard-not-proved"
 
     @property
-    def order(self) -> int:
-        """The place of a code in the order of the checks: a larger one was reached later."""
-        return list(Code).index(self)
-
-    @property
     def is_of_a_form(self) -> bool:
         """True if it may be the reason of one form of a layer, while another form is legal."""
-        return self.order >= Code.EMPTY_TENSOR.order
+        return self in FORM_CHECKS
+
+
+FORM_CHECKS = (
+    Code.EMPTY_TENSOR,
+    Code.ONE_POSITION,
+    Code.TOO_SHORT,
+    Code.STRIDE_MISMATCH,
+    Code.TAPS_CROSS_BLOCKS,
+    Code.BLOCKS_DO_NOT_COVER,
+    Code.FACTOR_DOES_NOT_DIVIDE,
+    Code.UNKNOWN_EXTENT,
+    Code.QUANTIZED,
+    Code.EXTENSION_UNSUPPORTED,
+    Code.SEVERAL_UNKNOWN_EXTENTS,
+    Code.MIXES_SAMPLES,
+    Code.JOINED_CHANNELS,
+    Code.STRUCTURAL_ZEROS,
+    Code.ZEROS_LEFT_OUT,
+    Code.WEIGHT_TOO_LARGE,
+    Code.BYTES_GROWTH,
+    Code.FLOPS_GROWTH,
+    Code.OPSET_TOO_OLD,
+    Code.GUARD_NOT_LOADABLE,
+    Code.GUARD_NOT_PROVED,
+)
+"""The codes that may refuse one form of a layer: the later one stands here, the less is missing."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +152,16 @@ class Refusal:
     Attributes:
         code: stable word for programs.
         reason: one sentence for people, with the numbers in it.
+        growth: elements that a form needs / elements that there are, where the code is
+            `FACTOR_DOES_NOT_DIVIDE`: 40/33 for a width of 33 at a factor of 8. Else 1.
     """
 
     code: Code
     reason: str
+    growth: float = 1.0
+
+    @property
+    def nearness(self) -> tuple[int, float]:
+        """How near a form came to being legal: of two refusals the larger one was nearer."""
+        stage = FORM_CHECKS.index(self.code) if self.code in FORM_CHECKS else -1
+        return stage, -self.growth

@@ -37,6 +37,9 @@ UNREAD = frozenset({Code.UNKNOWN_EXTENT, Code.UNKNOWN_SHAPE})
 OVERRIDABLE = frozenset({Code.WEIGHT_OVERRIDABLE, Code.BIAS_OVERRIDABLE})
 """Codes of sites whose weight or bias is an input of the model with a default value."""
 
+UNDIVIDED = frozenset({Code.FACTOR_DOES_NOT_DIVIDE, Code.TOO_SHORT})
+"""Codes of sites with too few positions for the factor."""
+
 FREEZE = "--freeze-weights"
 RAGGED = "--ragged"
 MIX = "--mix-samples"
@@ -95,7 +98,7 @@ class Hints:
         is_open = layer is None or None in layer.planned_shape
         hints = self._shapes(site, self._options) if is_open else []
         mixing_options = replace(self._options, mix_samples=True)
-        if refusal.code == Code.FACTOR_DOES_NOT_DIVIDE:
+        if refusal.code in UNDIVIDED:
             if self._folds(site, self._reading.planned_shapes, replace(self._options, ragged=True)):
                 hints.append(RAGGED)
         elif refusal.code == Code.MIXES_SAMPLES:

@@ -22,7 +22,7 @@ from widthfold_onnx.rules.enumeration import forms_at_factor
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import wide_problem
-from widthfold_onnx.rules.selection import furthest_refusals, preference, preferred_form
+from widthfold_onnx.rules.selection import nearest_refusals, preference, preferred_form
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.cases import values_for_report, with_cases
 from widthfold_onnx.runtime.inputs.sizes import (
@@ -151,17 +151,17 @@ def _choices(
     assert layer is not None
     forms: list[tuple[str, Form]] = []
     refusals: list[tuple[str, Refusal]] = []
-    for axis, answer in forms_at_factor(layer, options):
-        if isinstance(answer, Refusal):
-            refusals.append((axis, answer))
+    for axis, form_or_refusal in forms_at_factor(layer, options):
+        if isinstance(form_or_refusal, Refusal):
+            refusals.append((axis, form_or_refusal))
         else:
-            forms.append((axis, answer))
+            forms.append((axis, form_or_refusal))
     preferred_forms: dict[str, Form] = {}
     for axis, form in sorted(forms, key=lambda item: preference(layer, item[1], options)):
         preferred_forms.setdefault(axis, form)
     choices = [_choice(layer, form) for form in preferred_forms.values()]
     return choices, {
-        axis: r for axis, r in furthest_refusals(refusals).items() if axis not in preferred_forms
+        axis: r for axis, r in nearest_refusals(refusals).items() if axis not in preferred_forms
     }
 
 

@@ -238,7 +238,7 @@ def conv_forms(
     grouping = grouping or layer.grouping
     group_changes = _changes(layer.grouping, grouping)
     label = "+".join(name for name, n in zip(layer.foldable_axes, factors, strict=True) if n > 1)
-    if options.ragged and (refusal := _length_problem(layer, factors)):
+    if refusal := _length_problem(layer, factors):
         yield label, refusal
         return
     pairs = zip(layer.axes, factors[1:], strict=True)
@@ -337,7 +337,7 @@ def _length_problem(layer: ConvLayer, factors: Factors) -> Refusal | None:
     for factor, extent in zip(factors, layer.positions, strict=True):
         if extent is not None and 1 < factor > extent:
             return Refusal(
-                Code.TOO_SHORT, f"of {factor} positions {factor - extent} would be added"
+                Code.TOO_SHORT, f"it has {extent} of the {factor} positions that would be folded"
             )
     return None
 

@@ -16,7 +16,7 @@ from widthfold_onnx.algebra.axis import NO_CONDITION, Congruence, ConvAxis, fold
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.layouts import RowLayout
 from widthfold_onnx.algebra.packing import Move, Reshape, Transpose, are_views
-from widthfold_onnx.arrays import Dims
+from widthfold_onnx.arrays import Dims, round_up
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.form import (
@@ -95,7 +95,9 @@ class RowFold(ProposedFold):
                 f"the data has one of its {name}, so there is none to move",
             )
         return Refusal(
-            Code.FACTOR_DOES_NOT_DIVIDE, f"{count} {name} are not a multiple of {factor}"
+            Code.FACTOR_DOES_NOT_DIVIDE,
+            f"{count} {name} are not a multiple of {factor}",
+            round_up(count, factor) / count,
         )
 
     def mixing_problem(self) -> Refusal | None:

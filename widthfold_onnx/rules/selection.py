@@ -27,7 +27,7 @@ def preferred_form(layer: Layer, options: FoldOptions) -> Answer:
         return Refusal(Code.NO_STRIDES, "it has no stride to fold (--form strides)")
     if not refusals:
         return Refusal(Code.NO_SUCH_AXIS, f"{layer.op} folds along no axis {options.axis}")
-    by_axis = furthest_refusals(refusals)
+    by_axis = nearest_refusals(refusals)
     code = next(iter(by_axis.values())).code
     return Refusal(
         code, "; ".join(f"{axis}: {refusal.reason}" for axis, refusal in by_axis.items())
@@ -69,18 +69,17 @@ def _cost(form: Form) -> tuple[bool, int, float, int, float]:
     return (not form.is_view, axes, form.flops_ratio, moves, form.bytes_ratio)
 
 
-def furthest_refusals(refusals: Sequence[tuple[str, Refusal]]) -> dict[str, Refusal]:
-    """Return per axis the refusal of the form that got furthest, the best one first.
+def nearest_refusals(refusals: Sequence[tuple[str, Refusal]]) -> dict[str, Refusal]:
+    """Return per axis the refusal of the form that came nearest to being legal, the nearest first.
 
     Folds of several axes are left out: the reasons of single axes are enough.
     """
-    best: dict[str, Refusal] = {}
-    for axis, refusal in refusals:
-        previous = best.get(axis)
-        if previous is None or refusal.code.order > previous.code.order:
-            best[axis] = refusal
-    single = {axis: refusal for axis, refusal in best.items() if "+" not in axis}
-    return dict(sorted(single.items(), key=lambda item: -item[1].code.order))
+    by_nearness = sorted(refusals, key=lambda item: item[1].nearness, reverse=True)
+    nearest: dict[str, Refusal] = {}
+    for axis, refusal in by_nearness:
+        if "+" not in axis:
+            nearest.setdefault(axis, refusal)
+    return nearest
 
 
 def search_problem(layer: Layer, options: FoldOptions) -> Refusal | None:

@@ -83,19 +83,8 @@ class SpatialFold(ProposedFold):
                 )
         in_shape = _extended_shape(layer, fold, output=False)
         out_shape = _extended_shape(layer, fold, output=True)
-        for shape, needed_shape in (
-            (layer.planned_shape, in_shape),
-            (layer.output_shape, out_shape),
-        ):
-            if shape != needed_shape and not options.ragged:
-                axis = next(
-                    i for i, (a, n) in enumerate(zip(shape, needed_shape, strict=True)) if a != n
-                )
-                return Refusal(
-                    Code.FACTOR_DOES_NOT_DIVIDE,
-                    f"{'input' if shape is layer.planned_shape else 'output'} extent {shape[axis]} "
-                    f"would have to be {needed_shape[axis]}",
-                )
+        if not options.ragged and (problem := _extension_problem(layer, in_shape, out_shape)):
+            return problem
         return in_shape, out_shape
 
     def mixing_problem(self) -> Refusal | None:
@@ -236,6 +225,19 @@ def _extended_shape(layer: ConvLayer, fold: ConvFold, *, output: bool) -> Dims:
     batch = None if shape[0] is None else round_up(shape[0], fold.batch)
     spatial = (s if e is None else e for s, e in zip(shape[2:], lengths, strict=True))
     return (batch, fold.regrouping.channels(*layer.channels)[output], *spatial)
+
+
+def _extension_problem(layer: ConvLayer, in_shape: Dims, out_shape: Dims) -> Refusal | None:
+    """Refuse to extend the data or the result to the extents that a fold needs."""
+    names = axis_names(layer.spatial_rank)
+    sides = (("input", layer.planned_shape, in_shape), ("output", layer.output_shape, out_shape))
+    growth = max(nominal_size(needed) / nominal_size(shape) for _, shape, needed in sides)
+    for side, shape, needed_shape in sides:
+        for name, extent, needed in zip(names, shape, needed_shape, strict=True):
+            if extent != needed:
+                reason = f"{side} {name} {extent} would have to be {needed}"
+                return Refusal(Code.FACTOR_DOES_NOT_DIVIDE, reason, growth)
+    return None
 
 
 def _fixed_shape(layer: ConvLayer, shape: Dims) -> Dims:

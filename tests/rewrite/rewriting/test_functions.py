@@ -237,9 +237,7 @@ def test_convolutions_inside_of_nested_branches_of_a_real_model(tmp_path: Path) 
     assert len(report.verification.folds) == 3
     codes = [site.code for site in report.sites]
     assert (codes.count("folded"), codes.count("not-selected")) == (3, 6)
-    text = (
-        "too-short",
-        "batch: of 2 positions 1 would be added; width: of 2 positions 1 would be added",
-    )
+    reason = "it has 1 of the 2 positions that would be folded"
+    text = ("too-short", f"batch: {reason}; width: {reason}")
     # An If before the last one squeezes in one branch only: the weight tells the rank.
     assert [(s.code, s.reason) for s in report.sites if s.status == "refused"] == [text] * 3

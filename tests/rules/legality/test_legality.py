@@ -22,7 +22,7 @@ from widthfold_onnx.rules.enumeration import every_form, form_of
             conv_model([1, 1, 9, 15], (1, 1, 3, 3), pads=[1, 1, 1, 1]),
             {},
             "factor-does-not-divide",
-            "extent 15 would have to be 16",
+            "input width 15 would have to be 16",
         ),
         (
             conv_model([1, 1, 16, 16], (1, 1, 3, 3), pads=[1] * 4),

@@ -79,13 +79,13 @@ class TestRefusal:
                 transposed_model([1, 2, 15], (2, 3, 4), strides=[2], pads=[1, 1]),
                 {},
                 "factor-does-not-divide",
-                "input extent 15 would have to be 16",
+                "input width 15 would have to be 16",
             ),
             (
                 transposed_model([1, 2, 16], (2, 3, 5), strides=[2], pads=[2, 2]),
                 {},
                 "factor-does-not-divide",
-                "output extent 31 would have to be 32",
+                "output width 31 would have to be 32",
             ),
             (
                 transposed_model([1, 2, "w"], (2, 3, 4), strides=[2], output_shape=[32]),

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.folding import fold_model
-from tests.rules.one_conv import conv_model, folded_conv, ops, site
+from tests.rules.one_conv import conv_model, folded_conv, ops, site, transposed_model
 from tests.small_models import conv
 from tests.tuning.workloads.forms import only_layer
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
@@ -150,6 +150,48 @@ class TestOpenExtents:
 
 
 @pytest.mark.parametrize(
+    ("model", "reasons"),
+    [
+        (  # a frame of speech: 33 bands
+            conv_model([1, 5, 3, 33], (7, 5, 1, 1)),
+            [
+                "width: input width 33 would have to be 40",
+                "batch: it has 1 of the 8 positions that would be folded",
+                "height: it has 3 of the 8 positions that would be folded",
+            ],
+        ),
+        (  # 22 electrodes at 1125 times
+            conv_model([1, 1, 22, 1125], (3, 1, 1, 5), pads=[0, 2, 0, 2]),
+            [
+                "width: input width 1125 would have to be 1128",
+                "height: input height 22 would have to be 24",
+                "batch: it has 1 of the 8 positions that would be folded",
+            ],
+        ),
+        (  # samples may be folded but for the odd width, whose tiles are of two positions
+            transposed_model([8, 2, 23], (2, 3, 1), strides=[2]),
+            [
+                "batch: output width 45 would have to be 46",
+                "width: input width 23 would have to be 24",
+            ],
+        ),
+        (
+            conv_model([1, 2, 5, 5], (3, 2, 1, 1)),
+            [
+                "batch: it has 1 of the 8 positions that would be folded",
+                "height: it has 5 of the 8 positions that would be folded",
+                "width: it has 5 of the 8 positions that would be folded",
+            ],
+        ),
+    ],
+)
+def test_the_axis_that_is_nearest_to_dividing_is_named_first(
+    model: onnx.ModelProto, reasons: list[str]
+) -> None:
+    assert site(model).reason.split("; ") == [*reasons, "--ragged folds it"]
+
+
+@pytest.mark.parametrize(
     ("channels", "weight", "group"),
     [(256, (256, 1, 31), 256), (68, (136, 2, 3), 34), (74, (6, 37, 3), 2), (6, (74, 3, 3), 2)],
 )
@@ -167,7 +209,7 @@ def test_ragged_adds_no_more_than_there_is() -> None:
     assert site(model, 8, ragged=True).axis == "width"
     short = site(model, 32, ragged=True)
     assert short.code == "too-short"
-    assert "width: of 32 positions 1 would be added" in short.reason
+    assert "width: it has 31 of the 32 positions that would be folded" in short.reason
 
 
 @pytest.mark.parametrize(

@@ -112,11 +112,11 @@ def test_folds(case: str, layout: Layout) -> None:
 RAGGED_CASES = {
     "input": (
         conv([1, 1, 79], (6, 1, 17), strides=[7]),
-        "strides: input extent 79 would have to be 84",
+        "strides: input width 79 would have to be 84",
     ),
     "output": (
         up([1, 3, 11], (3, 2, 5), strides=[3], pads=[1, 0]),
-        "strides: output extent 34 would have to be 36",
+        "strides: output width 34 would have to be 36",
     ),
 }
 
