@@ -140,6 +140,28 @@ _LENGTH_DELIMITED = 2
 _TEXT = frozenset(b"\t\n\r" + bytes(range(0x20, 0x7F)))
 _LFS = b"version https://git-lfs"
 
+_OTHER_FORMATS = (
+    (
+        4,
+        b"ORTM",
+        "a model in ONNX Runtime's own format (.ort): give the .onnx file it was made from",
+    ),
+    (4, b"TFL3", "a TensorFlow Lite model: convert it to ONNX, as with tf2onnx"),
+    (
+        0,
+        b"PK\x03\x04",
+        "a zip archive, as torch.save writes: export the model to ONNX, or unpack it",
+    ),
+    (0, b"\x1f\x8b", "a gzip archive: unpack it"),
+    (8, b'{"', "weights alone (safetensors): export the model to ONNX"),
+    (0, b"\x89HDF", "an HDF5 file, as Keras writes: convert the model to ONNX, as with tf2onnx"),
+    (0, b"\x93NUMPY", "a numpy array, no model"),
+)
+"""Formats of files that are passed by mistake: position and bytes of their mark, and what to do.
+
+They are looked for in files that are no protobuf: a producer may be named ORTM, too.
+"""
+
 # Only the type of a long value is visited: it may have many dims.
 _LONG_VALUE = 4096
 
@@ -172,8 +194,8 @@ def scan_wire(data: bytes) -> None:
         data: the whole file.
 
     Raises:
-        InvalidModelError: the file is empty, a Git LFS pointer, text, cut off or not a protobuf;
-            or it declares more than `MAX_NODES` nodes, `MAX_TENSORS` tensors,
+        InvalidModelError: the file is empty, a Git LFS pointer, text, another format, cut off or
+            not a protobuf; or it declares more than `MAX_NODES` nodes, `MAX_TENSORS` tensors,
             `MAX_DEPTH` nested subgraphs, `MAX_MESSAGES` messages or `MAX_FIELDS` fields.
     """
     if not data:
@@ -186,6 +208,9 @@ def scan_wire(data: bytes) -> None:
     try:
         _scan(data)
     except (_WireError, IndexError) as error:
+        for position, mark, text in _OTHER_FORMATS:
+            if data.startswith(mark, position):
+                raise InvalidModelError(f"not ONNX, but {text}") from error
         end = f"the last field runs past the end, {len(data)} bytes"
         reason = error if isinstance(error, _WireError) else end
         raise InvalidModelError(f"not an ONNX protobuf, or cut off: {reason}") from error

@@ -1,11 +1,14 @@
 """The scan of the bytes of a file before protobuf reads them: depth, counts, broken ends."""
 
+import gzip
+
 import pytest
 from onnx import TensorProto, helper
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model import loader
 from widthfold_onnx.model.loader import scan_wire
+from widthfold_onnx.runtime.session import open_session
 
 
 def varint(number):
@@ -59,6 +62,38 @@ def test_no_prefix_of_a_model_does_more_than_raise(size):
         scan_wire(whole[:size])
     except InvalidModelError as error:
         assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\x18\x00\x00\x00TFL3" + bytes(40), "TensorFlow Lite"),
+        (b"PK\x03\x04\x00\x00" + bytes(40), "zip archive"),
+        (gzip.compress(b"model"), "gzip archive: unpack it"),
+        (b"\x40\x00\x00\x00\x00\x00\x00\x00" + b'{"w":{"dtype":"F32"}}', "safetensors"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(40), "HDF5"),
+        (b"\x93NUMPY\x01\x00v\x00{'descr': '<f4'}", "numpy array, no model"),
+    ],
+)
+def test_other_formats_are_named(data, message):
+    with pytest.raises(InvalidModelError, match=rf"^not ONNX, but .*{message}"):
+        scan_wire(data)
+
+
+def test_a_file_in_the_format_of_the_runtime_is_named(tmp_path):
+    node = helper.make_node("Relu", ["x"], ["y"])
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in "xy"]
+    graph = helper.make_graph([node], "g", values[:1], values[1:])
+    opsets = [helper.make_opsetid("", 17)]
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    open_session(proto, optimized=tmp_path / "m.ort")
+    with pytest.raises(InvalidModelError, match=r"^m\.ort: .*\(\.ort\): give the \.onnx file"):
+        loader.load(tmp_path / "m.ort")
+
+
+@pytest.mark.parametrize("producer", ["ORTM", "TFL3"])
+def test_a_producer_may_have_the_name_of_another_format(producer):
+    scan_wire(b"\x08\x07" + field(2, producer.encode()) + nested(1))
 
 
 def test_depth_limit_is_exact():
