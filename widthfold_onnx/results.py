@@ -795,15 +795,36 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
 
 
 class FormChoice(ReportPart, kw_only=True, frozen=True):
-    """One legal form of a layer, with its cost on paper."""
+    """One legal form of a layer, with its cost on paper: each ratio is after / before.
+
+    Attributes:
+        axis: folded axes of the input, by name, joined by "+".
+        factor: positions per channel that become channels.
+        form: view or move, and the kind of fold, e.g. "view blocked".
+        channels: input -> output channels of the folded node, as text.
+        flops_ratio: multiply-adds.
+        lanes_ratio: multiply-adds in whole vectors, which compute 16 output channels at once, used
+            or not.
+        bytes_ratio: bytes of input, weight and output.
+        structural_zeros: share of structural zeros in the folded weight.
+        guard: "extents" where the nodes of the original compute at sizes that the fold does not
+            support: `optimize` folds the layer only if it can prove both branches; else "".
+    """
 
     axis: str
     factor: int
     form: str
     channels: str
     flops_ratio: float
+    lanes_ratio: float
     bytes_ratio: float
     structural_zeros: float
+    guard: str = ""
+
+    @property
+    def only_multiplies(self) -> bool:
+        """True if it computes more vectors than the layer as it is."""
+        return self.lanes_ratio > 1
 
 
 class InspectSite(ReportPart, kw_only=True, frozen=True):
@@ -813,8 +834,9 @@ class InspectSite(ReportPart, kw_only=True, frozen=True):
         channels: input -> output channels, as text.
         alignment: the same, each "n of m": m is n padded to whole tiles of 8.
         flops: multiply-adds of one run.
-        folded_as: the form of a fold of an earlier run; None for any other node.
-        choices: the cheapest form along each axis at the factor, the cheapest first.
+        earlier_fold: the form of a fold that an earlier run wrote; None for any other node.
+        choices: the cheapest form along each axis at the factor, the cheapest first: that one is
+            taken by `optimize` at the factor. Empty for a node with an `earlier_fold`.
         refusals: by axis why there is none, or a single reason of "any axis".
         hint: options with which a site without choices folds, each tried; "" where none does.
     """
@@ -829,10 +851,19 @@ class InspectSite(ReportPart, kw_only=True, frozen=True):
     channels: str = ""
     alignment: str = ""
     flops: int | None = None
-    folded_as: str | None
+    earlier_fold: str | None
     choices: list[FormChoice]
     refusals: dict[str, str]
     hint: str
+
+    @property
+    def must_be_reached(self) -> bool:
+        """True if its cheapest fold has a guard, or lies in a branch of an If.
+
+        `optimize` folds it only if it proves the model at sizes that choose the fold.
+        """
+        is_in_branch = not {"then_branch", "else_branch"}.isdisjoint(self.graph.split("/"))
+        return bool(self.choices) and (bool(self.choices[0].guard) or is_in_branch)
 
 
 class InspectReport(Report, kw_only=True, frozen=True):
@@ -851,7 +882,7 @@ class InspectReport(Report, kw_only=True, frozen=True):
         values: combinations of values of inputs that choose between parts of the model.
     """
 
-    schema: str = "widthfold.inspect/3"
+    schema: str = "widthfold.inspect/4"
     model: str
     opset: int
     ir_version: int

@@ -45,6 +45,19 @@ def in_one_group(weight: np.ndarray, group: int) -> np.ndarray:
     return dense
 
 
+@settings(max_examples=40)
+@given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 40), st.sampled_from([4, 8, 16]))
+def test_output_lanes_are_those_of_whole_vectors(
+    group: int, inner: int, outer: int, vector: int
+) -> None:
+    """A vector holds channels of one group; depthwise channels of any."""
+    is_depthwise = (inner, outer) == (1, 1)
+    groups = [0 if is_depthwise else channel // outer for channel in range(group * outer)]
+    vectors = {(g, i // vector) for g in groups for i in range(groups.count(g))}
+    grouping = Grouping(group * inner, group * outer, group)
+    assert grouping.output_lanes(vector) == len(vectors) * vector
+
+
 @settings(max_examples=5 * settings().max_examples)
 @given(regroupings(), st.integers(0, 2**32 - 1))
 def test_a_regrouped_conv_is_the_conv(regrouping: Regrouping, seed: int) -> None:

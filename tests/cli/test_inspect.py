@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jsonschema
 import numpy as np
+import onnx
 import pytest
 from onnx import numpy_helper
 
@@ -37,8 +38,11 @@ def test_a_pipe_gets_plain_text(model: Path) -> None:
     assert "\x1b" not in run.out
     for name in ("first", "second"):
         assert sum(line.split()[:1] == [name] for line in run.out.splitlines()) == 1
-    head, padding = run.out.splitlines()[-2:]
-    assert head.startswith("model.onnx: 3 nodes, opset 17; 2 of 2 Conv can be folded")
+    head, meaning, padding = run.out.splitlines()[-3:]
+    assert head == (
+        "model.onnx: 3 nodes, opset 17; 2 of 2 Conv can be folded; 1 fold only multiplies work"
+    )
+    assert meaning.startswith("only multiplies work: the fold computes more vectors of 16 channels")
     assert padding.startswith("channels could be padded to multiples of 4: 1 layer: first 3 -> 4")
 
 
@@ -126,6 +130,43 @@ def test_reasons_that_are_none_of_an_axis_are_the_same(model: Path, tmp_path: Pa
     assert second["choices"]
 
 
+BRANCH = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[1, 3, 4, 16] x, bool c) => (float[1, 3, 4, 16] y)
+{
+  y = If (c) <
+    then_branch = one () => (float[1, 3, 4, 16] o) { [inner] o = Conv (x, w) },
+    else_branch = two () => (float[1, 3, 4, 16] p) { p = Tanh (x) }
+  >
+}"""
+BATCH = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[N, 1, 3, 7] x) => (float[N, 1, 3, 7] y) { [inner] y = Conv (x, w) }"""
+FIXED = BATCH.replace("N", "8")
+
+
+@pytest.mark.parametrize(
+    ("text", "channels", "guard", "words"),
+    [
+        (BRANCH, 3, "", ", 1 of them if the proof reaches the fold"),
+        (BATCH, 1, "extents", ", 1 of them if the proof reaches the fold"),
+        (FIXED, 1, "", ""),
+    ],
+)
+def test_a_fold_that_optimize_may_leave_out_is_counted_apart(
+    text: str, channels: int, guard: str, words: str, tmp_path: Path
+) -> None:
+    proto = onnx.parser.parse_model(text)
+    weight = np.ones((channels, channels, 1, 1), np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    path = save(proto, tmp_path / "model.onnx")
+    (site,) = inspect(path)["sites"]
+    assert site["choices"][0]["guard"] == guard
+    assert site["earlier_fold"] is None
+    run = widthfold("inspect", path)
+    assert f"; 1 of 1 Conv can be folded{words}" in run.out
+    assert ("if the proof reaches the fold: a guard, or a branch of" in run.out) == bool(words)
+    assert (", guarded" in run.out) == bool(guard)
+
+
 def test_auto_is_refused_with_what_to_say_instead(model: Path) -> None:
     run = widthfold("inspect", model, "--factor", "auto")
     assert run.code == 2
@@ -137,9 +178,9 @@ def test_a_folded_node_shows_how(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     assert widthfold("optimize", model, out, "--factor", 8, "--seeds", 1).code == 0
     report = inspect(out)
-    assert report["schema"] == "widthfold.inspect/3"
+    assert report["schema"] == "widthfold.inspect/4"
     for site in report["sites"]:
-        assert " by 8, " in site["folded_as"]
+        assert " by 8, " in site["earlier_fold"]
         assert site["choices"] == []
     shown = widthfold("inspect", out).out
     assert shown.count("folded: ") == 2

@@ -41,6 +41,49 @@ def test_channels_are_aligned_to_whole_tiles(tmp_path: Path) -> None:
     assert alignments == ["2 of 8 -> 3 of 8", "3 of 8 -> 2 of 8"]
 
 
+def vector_macs(inputs: int, outputs: int, taps: int, positions: int) -> int:
+    """Multiply-adds of a Conv of one group whose output channels are computed 16 at once."""
+    return positions * inputs * taps * 16 * -(-outputs // 16)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "folded_taps", "only_multiplies"),
+    [
+        (1, 1, 3 * 3, False),  # fills half of a vector
+        (5, 28, 3 * 3, True),  # 28 of 32 lanes were used before
+        (3, 16, 3 * 3, True),
+    ],
+)
+def test_a_fold_says_how_many_vectors_it_takes(
+    inputs: int, outputs: int, folded_taps: int, only_multiplies: bool, tmp_path: Path
+) -> None:
+    """A kernel of 3 along a width that is folded by 8 reads 3 tiles."""
+    model = conv([1, inputs, 7, 24], (outputs, inputs, 3, 3), pads=[1, 1, 1, 1])
+    (site,) = inspect(save(model, tmp_path / "model.onnx"), FoldOptions(factor=8)).sites
+    form = next(form for form in site.choices if form.axis == "width")
+    before = vector_macs(inputs, outputs, 3 * 3, 7 * 24)
+    after = vector_macs(8 * inputs, 8 * outputs, folded_taps, 7 * 3)
+    assert form.lanes_ratio == pytest.approx(after / before, abs=1e-4)
+    assert form.only_multiplies == only_multiplies == (after > before)
+
+
+def test_depthwise_channels_share_a_vector(tmp_path: Path) -> None:
+    """Folded samples become groups: 8 of one channel fill half a vector, as one did."""
+    model = conv([16, 1, 7, 11], (1, 1, 3, 3))
+    (site,) = inspect(save(model, tmp_path / "model.onnx"), FoldOptions(factor=8)).sites
+    form = next(form for form in site.choices if form.axis == "batch")
+    assert (form.flops_ratio, form.lanes_ratio) == (1.0, 1 / 8)
+
+
+def test_rows_of_a_product_fill_vectors(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1, 40, 5] x) => (float[1, 40, 3] y) <float[5, 3] w> { y = MatMul (x, w) }"""
+    (site,) = inspect(save(build(text), tmp_path / "model.onnx"), FoldOptions(factor=8)).sites
+    (form,) = site.choices
+    assert (form.channels, form.flops_ratio) == ("40 -> 24", 8.0)
+    assert form.lanes_ratio == vector_macs(40, 24, 1, 5) / vector_macs(5, 3, 1, 40) == 2.0
+
+
 @pytest.mark.parametrize(("blocks", "is_listed"), [(1, False), (2, True)])
 def test_a_layer_that_falls_into_groups_says_so(
     blocks: int, is_listed: bool, tmp_path: Path

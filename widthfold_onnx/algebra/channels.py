@@ -20,7 +20,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.arrays import Array
+from widthfold_onnx.arrays import Array, round_up
 
 Mask = npt.NDArray[np.bool_]
 
@@ -42,6 +42,25 @@ class Grouping:
     def size(self) -> int:
         """Number of pairs of an output and an input channel that the weight connects."""
         return self.outputs * (self.inputs // self.group)
+
+    @property
+    def is_depthwise(self) -> bool:
+        """True if every group has one input and one output channel."""
+        return self.inputs == self.outputs == self.group
+
+    def output_lanes(self, vector: int) -> int:
+        """Return the output channels that vectors compute, the unused ones included.
+
+        A vector computes `vector` output channels of one group; depthwise groups share vectors.
+
+        >>> Grouping(3, 20).output_lanes(16), Grouping(4, 20, 2).output_lanes(16)
+        (32, 32)
+        >>> Grouping(20, 20, 20).output_lanes(16)
+        32
+        """
+        if self.is_depthwise:
+            return round_up(self.outputs, vector)
+        return self.group * round_up(self.outputs // self.group, vector)
 
     def joins(self, output: npt.NDArray[np.intp], input_: npt.NDArray[np.intp]) -> Mask:
         """Check whether channels are in one group."""

@@ -19,9 +19,9 @@ from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_fold
 from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.enumeration import forms_at_factor
-from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.form import Form, lanes_growth
 from widthfold_onnx.rules.layers import Layer
-from widthfold_onnx.rules.legality import wide_problem
+from widthfold_onnx.rules.legality import EXTENTS, guard_conditions, wide_problem
 from widthfold_onnx.rules.selection import nearest_refusals, preference, preferred_form
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.cases import values_for_report, with_cases
@@ -105,8 +105,8 @@ def _assumed(
 def _site(decision: Decision, reading: Reading, hint: str, options: FoldOptions) -> InspectSite:
     """Describe a site. A site that was skipped before it was read is read now, for its shapes."""
     site, layer, answer = decision.site, decision.layer, decision.answer
-    folded_as = read_fold(site.node).form if FOLD_KEY in site.node.metadata_props else None
-    choices, refusals = ([], {}) if folded_as is not None else _choices(decision, options)
+    earlier_fold = read_fold(site.node).form if FOLD_KEY in site.node.metadata_props else None
+    choices, refusals = ([], {}) if earlier_fold is not None else _choices(decision, options)
     if layer is None and isinstance(answer, Refusal) and answer.code in KEPT:
         result = reading.layer(site)
         layer = None if isinstance(result, Refusal) else result
@@ -115,7 +115,7 @@ def _site(decision: Decision, reading: Reading, hint: str, options: FoldOptions)
         node=site.name,
         graph=site.scope.path,
         op=site.op,
-        folded_as=folded_as,
+        earlier_fold=earlier_fold,
         choices=choices,
         refusals={axis: f"{r.code}: {r.reason}" for axis, r in refusals.items()},
         hint=hint,
@@ -173,8 +173,10 @@ def _choice(layer: Layer, form: Form) -> FormChoice:
         form=form.label,
         channels="{} -> {}".format(*form.fold.channels(inputs, outputs)),
         flops_ratio=round(form.flops_ratio, 4),
+        lanes_ratio=round(lanes_growth(layer, form), 4),
         bytes_ratio=round(form.bytes_ratio, 4),
         structural_zeros=round(form.fold.structural_zeros(), 4),
+        guard=EXTENTS if guard_conditions(layer, form) else "",
     )
 
 

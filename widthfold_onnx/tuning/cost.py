@@ -23,6 +23,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from widthfold_onnx.algebra.channels import Grouping
 from widthfold_onnx.algebra.packing import MoveOrSum, Transpose
 from widthfold_onnx.arrays import round_up
 from widthfold_onnx.rules.form import Form
@@ -184,12 +185,11 @@ def _lowered_seconds(work: Work, target: Target) -> float:
 def _blocked_seconds(work: Work, target: Target) -> float:
     """Return the seconds of whole tiles of channels, and of copies into blocks and out of them."""
     inputs, outputs = work.channels
-    group, positions = work.group, work.positions
-    if group > 1 and inputs == outputs == group:  # depthwise
-        macs = positions * round_up(outputs, target.lanes) * work.taps
-    else:
+    group, grouping = work.group, Grouping(inputs, outputs, work.group)
+    depth = work.taps
+    if group == 1 or not grouping.is_depthwise:
         depth = round_up(inputs // group * work.taps, target.depth)
-        macs = positions * group * round_up(outputs // group, target.lanes) * depth
+    macs = work.positions * grouping.output_lanes(target.lanes) * depth
     padded_in = work.inputs
     padded_out = work.outputs // outputs * round_up(outputs, target.align)
     staging = _copy(work, target, padded_out + work.outputs)

@@ -40,6 +40,14 @@ LARGE_GROWTH = 4
 """Bytes of the new file / bytes of the old one, above which the summary says so."""
 
 
+ONLY_MULTIPLIES = "only multiplies work"
+"""What is said of a fold that computes more vectors than the layer as it is."""
+
+
+IF_REACHED = "if the proof reaches the fold"
+"""What is said of a layer that `optimize` may leave alone, although `inspect` lists its fold."""
+
+
 def _located(site: SiteReport | InspectSite) -> str:
     """Return the node of a site, and the graph that holds it if that is not the main graph."""
     return f"{site.node} in {site.graph}" if site.graph else site.node
@@ -47,54 +55,96 @@ def _located(site: SiteReport | InspectSite) -> str:
 
 def _form(form: FormChoice) -> str:
     return (
-        f"{form.axis} by {form.factor}: {form.channels}, {form.flops_ratio:.2f}x MACs, {form.form}"
+        f"{form.axis} by {form.factor}: {form.channels}, {form.flops_ratio:.2f}x MACs, "
+        f"{form.lanes_ratio:.2f}x in vectors, {form.form}"
+        f"{', guarded' if form.guard else ''}"
+        f"{f'; {ONLY_MULTIPLIES}' if form.only_multiplies else ''}"
     )
+
+
+def _folds(site: InspectSite) -> list[str]:
+    """Return the fold of an earlier run, or the cheapest fold along each axis."""
+    if site.earlier_fold is not None:
+        return [f"folded: {site.earlier_fold}"]
+    return [*map(_form, site.choices)]
+
+
+def _refusals(site: InspectSite) -> list[str]:
+    return [f"no fold of {axis}: {reason}" for axis, reason in site.refusals.items()]
 
 
 def _forms(site: InspectSite) -> list[str]:
     """Return geometry, folds, refusals and hint, one line each."""
-    folds = [f"folded: {site.folded_as}"] if site.folded_as else map(_form, site.choices)
-    refusals = (f"no fold of {axis}: {reason}" for axis, reason in site.refusals.items())
-    return [line for line in (site.attributes, *folds, *refusals, site.hint) if line]
+    lines = (site.attributes, *_folds(site), *_refusals(site), site.hint)
+    return [line for line in lines if line]
 
 
 def _cheapest_form(site: InspectSite) -> list[str]:
-    """Return the cheapest fold, or the first reason why there is none, and the hint."""
-    folds = [f"folded: {site.folded_as}"] if site.folded_as else [*map(_form, site.choices)]
-    refusals = (f"none: {reason}" for reason in site.refusals.values())
-    return folds[:1] or [line for line in (next(refusals, ""), site.hint) if line]
+    """Return the cheapest fold, or the reason of the axis that is nearest to one, and the hint."""
+    return _folds(site)[:1] or [line for line in (*_refusals(site)[:1], site.hint) if line]
 
 
 def _shape(dims: Sequence[int | str] | None) -> str:
     return "" if dims is None else "x".join(map(str, dims))
 
 
-INSPECTED: tuple[Column[InspectSite], ...] = (
+LAYERS: tuple[Column[InspectSite], ...] = (
     Column("node", _located),
     Column("input", lambda site: _shape(site.input_shape)),
     Column("weight", lambda site: _shape(site.weight_shape)),
     Column("channels", lambda site: site.channels),
     Column("MACs", lambda site: "" if site.flops is None else f"{site.flops:,}"),
-    Column("geometry, then folds, cheapest first", _forms, sentences=True),
 )
-BRIEFLY_INSPECTED = (*INSPECTED[:-1], Column("cheapest fold", _cheapest_form, sentences=True))
+INSPECTED = (*LAYERS, Column("geometry, then folds, cheapest first", _forms, sentences=True))
+BRIEFLY_INSPECTED = (*LAYERS, Column("cheapest fold", _cheapest_form, sentences=True))
 
 
 def describe_inspection(report: InspectReport, *, is_full: bool) -> Description:
     """Describe the result of `inspect`; briefly, with the cheapest fold of each layer."""
-    folding = sum(bool(site.choices) for site in report.sites)
-    sites = f"{folding} of {len(report.sites)} {kinds(report.sites)} can be folded"
     remarks = [companion(outcome, is_full=True) for outcome in report.companions]
     if report.padding is not None:
         remarks.append(padding(report.padding, is_full=is_full))
-    if any(site.folded_as is not None for site in report.sites):
+    if any(site.earlier_fold is not None for site in report.sites):
         remarks.append(_already_folded(report.model))
     return Description(
-        head=Line("", f"{report.model}: {report.nodes} nodes, opset {report.opset}; {sites}"),
+        head=Line(
+            "", f"{report.model}: {report.nodes} nodes, opset {report.opset}; {_foldable(report)}"
+        ),
         assumptions=inputs.assumptions(report.assumed, report.values),
         tables=tabulated("layers", INSPECTED if is_full else BRIEFLY_INSPECTED, report.sites),
-        remarks=remarks,
+        remarks=[*_meanings(report), *remarks],
     )
+
+
+def _foldable(report: InspectReport) -> str:
+    """Count the layers that can be folded, and of these what `optimize` may not want to fold."""
+    cheapest = [site.choices[0] for site in report.sites if site.choices]
+    text = f"{len(cheapest)} of {len(report.sites)} {kinds(report.sites)} can be folded"
+    unsure = sum(site.must_be_reached for site in report.sites)
+    multiplying = sum(form.only_multiplies for form in cheapest)
+    if unsure:
+        text += f", {unsure} of them {IF_REACHED}"
+    verb = "multiplies" if multiplying == 1 else "multiply"
+    return clauses(text, f"{counted(multiplying, 'fold')} only {verb} work" if multiplying else "")
+
+
+def _meanings(report: InspectReport) -> list[Line]:
+    """Explain the words that stand in rows of cheapest folds."""
+    cheapest = [site.choices[0] for site in report.sites if site.choices]
+    lines = []
+    if any(site.must_be_reached for site in report.sites):
+        text = (
+            "a guard, or a branch of the model, chooses at each run whether the fold computes; "
+            "optimize folds such a layer only if it tries sizes that choose the fold"
+        )
+        lines.append(Line(IF_REACHED, text))
+    if any(form.only_multiplies for form in cheapest):
+        text = (
+            "the fold computes more vectors of 16 channels than the layer as it is; optimize "
+            "without --factor measures which folds are faster"
+        )
+        lines.append(Line(ONLY_MULTIPLIES, text))
+    return lines
 
 
 def _gains(sites: Sequence[SiteReport]) -> str:
