@@ -110,8 +110,6 @@ def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, lis
     shapes = SHAPES.get(model.stem, {})
     timing = VerifyOptions(
         seeds=1,
-        varied_inputs=False,
-        truth_budget=0.0,
         threads=search.threads,
         time_budget=budget,
         input_shapes=(shapes,),

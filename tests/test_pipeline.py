@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -101,13 +101,13 @@ def test_stored_inputs_give_the_sizes(tmp_path: Path) -> None:
     np.save(stored, np.ones(sizes, np.float32))
     inputs = {"inputs": (str(stored),)}
     assert pipeline.plan(loaded, FACTOR_4, SearchOptions(**inputs)).sizes == ({"x": sizes},)
-    options = VerifyOptions(**inputs, seeds=0, truth_budget=0.0, timing=False)
+    options = VerifyOptions(**inputs, seeds=0, truth_work=0.0, timing=False)
     report = evidence.verify(loaded, loaded.path, options)
     assert report.proof.extents[0] == {"x": list(sizes)}
     assert report.assumed is None
 
 
-def test_what_was_just_folded_is_proved_and_compared_on_few_inputs(
+def test_what_was_just_folded_is_proved_and_compared_as_verify_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This is the default, from Python and in the commands."""
@@ -126,11 +126,8 @@ def test_what_was_just_folded_is_proved_and_compared_on_few_inputs(
     wf.apply(path, plan, out)
     assert widthfold("optimize", path, out, "--factor", 4).code == 0
     assert widthfold("apply", path, file, out).code == 0
-    options = DeliveryOptions(
-        varied_inputs=False,
-        truth_budget=0.0,
-        timing=False,
-        needs_proof=True,
-        input_shapes=plan.sizes,
-    )
+    options = DeliveryOptions(needs_proof=True, input_shapes=plan.sizes)
     assert seen == [options] * 4
+    own = {"needs_proof", "timing"}
+    for field in {item.name for item in fields(VerifyOptions)} - own:
+        assert getattr(DeliveryOptions(), field) == getattr(VerifyOptions(), field)

@@ -131,7 +131,7 @@ class VerifyKeywords(CheckKeywords, total=False):
 
     threads: int
     input_shape: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]]
-    truth_budget: float
+    truth_work: float
     time_budget: float
     no_timing: bool
     baseline: str | PathLike[str]

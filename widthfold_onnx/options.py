@@ -268,7 +268,7 @@ class FoldOptions:
 MAX_SEEDS = 1000
 """Most random input sets: all of them are in memory at once."""
 
-MAX_TRUTH_BUDGET = 1e6
+MAX_TRUTH_WORK = 1e6
 MAX_THREADS = 1024
 
 Kind = TypeVar("Kind", bound="RuntimeOptions")
@@ -410,13 +410,12 @@ class VerifyOptions(RuntimeOptions):
         input_shapes: sizes for dimensions that the model leaves open; all of them are compared,
             proved and timed.
         tolerance: what counts as equal.
-        truth_budget: seconds for the truth, a run of the original in float64; 0 leaves it out.
+        truth_work: most work for the truth, runs of the original in float64, in millions of
+            elements that its nodes compute (`evidence.parity.truth`); 0 leaves it out.
         freeze_weights: initializers that callers of the original may replace may be constants of
             the rewritten model; both are compared with the original's own.
         needs_proof: do not pass an unproved result, as a model that was just folded must be: a fold
             rounds nothing. Else what cannot be proved is left to the comparison of outputs.
-        varied_inputs: random inputs have several distributions, batches and sizes; otherwise they
-            are normal numbers.
         timing: time both models in alternating pairs.
         time_budget: seconds that timing may take.
         baseline: JSON report of an earlier `verify`; `fail_under` then judges the speed-up / that.
@@ -431,10 +430,9 @@ class VerifyOptions(RuntimeOptions):
     seeds: int = 5
     input_shapes: Sizes = ANY_SIZE
     tolerance: Tolerance = field(default_factory=Tolerance)
-    truth_budget: float = 3.0
+    truth_work: float = 300.0
     freeze_weights: bool = False
     needs_proof: bool = False
-    varied_inputs: bool = True
     timing: bool = True
     time_budget: float = 10.0
     baseline: Path | None = None
@@ -447,9 +445,9 @@ class VerifyOptions(RuntimeOptions):
             raise UsageError(f"seeds is {self.seeds}; at most {MAX_SEEDS} are compared")
         if self.seeds < (0 if self.inputs else 1):
             raise UsageError(f"seeds is {self.seeds}; without inputs it must be at least 1")
-        in_range = 0 <= self.truth_budget <= MAX_TRUTH_BUDGET
-        rule = f"lie in 0..{MAX_TRUTH_BUDGET:.0f} s"
-        require(in_range, "truth-budget", self.truth_budget, rule)
+        in_range = 0 <= self.truth_work <= MAX_TRUTH_WORK
+        rule = f"lie in 0..{MAX_TRUTH_WORK:.0f} million elements"
+        require(in_range, "truth-work", self.truth_work, rule)
         require(self.time_budget > 0, "time-budget", self.time_budget, "be above 0")
         least = 1.0 if self.fail_under is None else self.fail_under
         require(0 < least < math.inf, "fail-under", least, "be a number above 0")
@@ -462,12 +460,9 @@ class VerifyOptions(RuntimeOptions):
 class DeliveryOptions(VerifyOptions):
     """Options for the check of a model that was just folded.
 
-    Outputs are compared on fewer inputs than in `verify`, without truth and times. The proof, which
-    `pipeline` demands in addition, rules out a wrong fold.
+    Outputs are compared as in `verify`, so that both say the same of a pair, but nothing is timed.
     """
 
-    truth_budget: float = 0.0
-    varied_inputs: bool = False
     timing: bool = False
 
 

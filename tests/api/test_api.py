@@ -270,7 +270,7 @@ CALLS_IN_STEPS = {
     "planning": lambda out, say: wf.plan(MODEL, factor=8, on_progress=say),
     "writing": lambda out, say: wf.optimize(MODEL, out, factor=8, no_verify=True, on_progress=say),
     "proof by evaluation": lambda out, say: wf.verify(
-        MODEL, MODEL, no_timing=True, truth_budget=0.0, seeds=1, on_progress=say
+        MODEL, MODEL, no_timing=True, truth_work=0.0, seeds=1, on_progress=say
     ),
     "reading out.onnx": lambda out, say: wf.tune(
         [out], store=out.with_suffix(".db"), on_progress=say

@@ -13,7 +13,7 @@ from widthfold_onnx.options import Progress, Provider, Sizes, VerifyOptions, sil
 from widthfold_onnx.results import OutputParity, Verdict
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
-OPTIONS = VerifyOptions(provider=Provider.CPU, seeds=3, truth_budget=0)
+OPTIONS = VerifyOptions(provider=Provider.CPU, seeds=3, truth_work=0)
 LINE = "g (float[N, 4] x) => (float[N, 4] y)"
 SCALED = LINE + " <float w = {%s}> { y = Mul(x, w) }"
 

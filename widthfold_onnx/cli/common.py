@@ -38,7 +38,7 @@ SECTIONS = {
     "How models run": "value provider-option session-option inputs seeds",
     "What is measured": "effort time-budget no-timing store target no-measure jobs dask",
     "What has to hold": (
-        "rtol atol truth-budget baseline fail-under require-fold no-verify partial freeze-weights"
+        "rtol atol truth-work baseline fail-under require-fold no-verify partial freeze-weights"
     ),
     "What is printed": "save-plan details report format debug help",
 }

@@ -33,7 +33,8 @@ from widthfold_onnx.results import VerifyReport
 TIMING: Help = {
     "--input-shape NAME:DIMS": "Sizes to run with where the model leaves them open, e.g. "
     "x:1,3,224,224.",
-    "--truth-budget": "Seconds for the truth, a run of ORIGINAL in float64; 0 leaves it out.",
+    "--truth-work MILLIONS": "Most work for the truth, runs of ORIGINAL in float64, in millions of "
+    "elements that its nodes compute; 0 leaves it out.",
     "--threads": "Threads of one operator (intra-op) while timing.",
     "--time-budget": "Seconds for timing.",
     "--no-timing": "Compare without timing.",

@@ -91,7 +91,7 @@ def test_verify_sees_a_wrong_branch(model: Path, tmp_path: Path) -> None:
     (original,) = (a.g for a in guard.attribute if a.name == "else_branch")
     original.node[0].attribute[0].ints[:] = [2, 1, 0, 1]
     onnx.save(wrong, out)
-    quick = (*QUICK, "--truth-budget", "0", "--no-timing")
+    quick = (*QUICK, "--truth-work", "0", "--no-timing")
     run = widthfold("verify", model, out, *quick, "--input-shape", "x:1,3,8,28")
     assert run.code == 1
     message = " ".join(run.out.split())

@@ -129,7 +129,7 @@ def test_from_inspect_to_verify(kind: str, models: dict[str, Path], tmp_path: Pa
     assert done.code == 0, done.err
     assert f"{expected} of 2 {KINDS[kind]} nodes folded" in done.out
     assert {site["spread"] for site in json.loads(report.read_text())["sites"]} <= {1.0, None}
-    checked = widthfold("verify", model, out, "--no-timing", "--truth-budget", 0, *quick)
+    checked = widthfold("verify", model, out, "--no-timing", "--truth-work", 0, *quick)
     assert checked.code == 0, checked.out + checked.err
     assert "proof: equal" in checked.out
     x = np.random.default_rng(7).standard_normal((ROWS, WIDTHS[0])).astype(np.float32)

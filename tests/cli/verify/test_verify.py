@@ -126,8 +126,8 @@ def test_what_fails_is_said_before_what_limits(
     "option",
     [
         ("--time-budget", "nan"),
-        ("--truth-budget", "nan"),
-        ("--truth-budget", "inf"),
+        ("--truth-work", "nan"),
+        ("--truth-work", "inf"),
         ("--seeds", 2_000_000_000),
         ("--threads", 10**9),
     ],

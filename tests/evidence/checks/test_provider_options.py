@@ -30,7 +30,7 @@ OPTIONS = VerifyOptions(
     provider_options=CHOSEN,
     session_options=OF_SESSIONS,
     seeds=1,
-    truth_budget=0,
+    truth_work=0,
     time_budget=0.2,
 )
 

@@ -6,14 +6,18 @@ the larger distance. The reference is the truth where that is usable, else the o
 runtime's optimizations. Every input set is judged by itself: an ill-conditioned set must not excuse
 a difference on another.
 
+Models that are proved equal are compared by the default tolerance first. What is beyond it gets
+shaken copies, and if these do not explain it, the truth.
+
 Both models run without the optimizations of the runtime, as these have faults, and with all of them
 on, as they would be deployed. What this and every other check finds is a value of `Findings`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +36,7 @@ from widthfold_onnx.evidence.parity.outputs import (
     Movements,
     Outputs,
     compare,
+    grain_of,
     measure,
     pairs,
 )
@@ -71,29 +76,80 @@ Rows = dict[RowKey, OutputParity]
 def judge(
     original: OriginalRuns, runs: Mapping[LevelName, Runs], *, is_proved: bool
 ) -> tuple[Rows, list[str]]:
-    """Compare all outputs, with as many shaken copies as that takes.
+    """Compare all outputs, and measure how far rounding moves them as far as that is needed.
 
     `runs` has the runs of the rewritten model, by level.
 
     Returns:
         The comparisons, and what limits them, one line each.
+
+    Raises:
+        UnverifiedError: the run in float64 hangs or crashes.
     """
-    options = original.options
-    original.on_progress(Step("float64 truth"))
-    truths, truth_remark = true_outputs(
-        original.model, original.names, original.inputs.sets, options.truth_budget
-    )
-    movements: Movements = [{} for _ in truths]
-    for copy_index in range(len(COPIES)):
-        copy_movements, copy_remark = original.movements(copy_index)
-        movements = _joined(movements, copy_movements)
-        usable, larger_movements, unused_remark = usable_truths(original, truths, movements)
-        judgement = Judgement(original, usable, larger_movements, is_proved)
-        rows = judgement.rows(runs)
-        # More copies make no output pass whose tolerance the caller chose.
-        if copy_remark or all(options.tolerance.is_chosen(k.output) for k in failed_rows(rows)):
+    movement = _Movement(original)
+    every_set = set(range(len(original.inputs.sets)))
+    copies = [partial(movement.add_copy, index) for index in range(len(COPIES))]
+    steps: Sequence[Callable[[set[int]], None]] = [*copies, movement.add_truth]
+    if is_proved:
+        rows, unused_remark = movement.rows(runs, is_proved=True)
+    else:
+        movement.add_truth(every_set)
+        copies[0](every_set)
+        rows, unused_remark = movement.rows(runs, is_proved=False)
+        steps = copies[1:]
+    for step in steps:
+        # No movement makes an output pass whose tolerance the caller chose.
+        failed = [
+            k for k in failed_rows(rows) if not original.options.tolerance.is_chosen(k.output)
+        ]
+        if not failed:
             break
-    return rows, [line for line in (truth_remark, unused_remark, copy_remark) if line]
+        step({key.input_set for key in failed})
+        rows, unused_remark = movement.rows(runs, is_proved=is_proved)
+    lines = (movement.truth_remark, unused_remark, movement.copy_remark)
+    return rows, [line for line in lines if line]
+
+
+class _Movement:
+    """How far rounding moves the original, as far as that was measured.
+
+    Attributes:
+        truth_remark: why the truth is not known on some input sets, "" if it is, or was not needed.
+        copy_remark: why a copy does not run, "" if all do; no further copies run then.
+    """
+
+    def __init__(self, original: OriginalRuns) -> None:
+        self._original = original
+        self._truths: list[Outputs] = [{} for _ in original.inputs.sets]
+        self._movements: Movements = [{} for _ in original.inputs.sets]
+        self.truth_remark = ""
+        self.copy_remark = ""
+
+    def add_copy(self, copy_index: int, set_indices: set[int]) -> None:
+        """Run a shaken copy on some input sets."""
+        if not self.copy_remark:
+            movements, self.copy_remark = self._original.movements(copy_index, set_indices)
+            self._movements = _joined(self._movements, movements)
+
+    def add_truth(self, set_indices: set[int]) -> None:
+        """Run the original in float64 on some input sets.
+
+        Raises:
+            UnverifiedError: it hangs or crashes.
+        """
+        original, indices = self._original, sorted(set_indices)
+        original.on_progress(Step("float64 truth"))
+        sets = [original.inputs.sets[index] for index in indices]
+        truths, self.truth_remark = true_outputs(
+            original.model, original.names, sets, original.options.truth_work
+        )
+        for index, truth in zip(indices, truths, strict=True):
+            self._truths[index] = truth
+
+    def rows(self, runs: Mapping[LevelName, Runs], *, is_proved: bool) -> tuple[Rows, str]:
+        """Compare all outputs; return which truths are not used and why, too, "" if all are."""
+        usable, movements, remark = usable_truths(self._original, self._truths, self._movements)
+        return Judgement(self._original, usable, movements, is_proved).rows(runs), remark
 
 
 def _joined(first: Movements, second: Movements) -> Movements:
@@ -145,12 +201,17 @@ class Judgement:
         arrays = pairs(original.outputs[index] | truth, tested)[name]
         allowance = Allowance(movement, multiple, defaults)
         row = compare(name, *arrays, tolerance, allowance, level)
+        if self.is_proved and not row.passed:
+            values = [run[name] for run in (original.outputs[index], tested) if name in run]
+            allowance = allowance._replace(grain=grain_of(*values))
+            row = compare(name, *arrays, tolerance, allowance, level)
         if name in original.unsteady_outputs:
             return msgspec.structs.replace(row, passed=False, note=UNSTEADY_NOTE, caveat="unsteady")
         if row.passed or level == "disabled" or original.optimized_runs.failure:
             return row
         arrays = pairs(original.optimized_runs.outputs[index], tested)[name]
-        row_at_level = compare(name, *arrays, tolerance, Allowance(movement, multiple), level)
+        allowance = Allowance(movement, multiple, grain=allowance.grain)
+        row_at_level = compare(name, *arrays, tolerance, allowance, level)
         if not row_at_level.passed:
             return row
         return msgspec.structs.replace(row_at_level, note=OPTIMIZED_NOTE)

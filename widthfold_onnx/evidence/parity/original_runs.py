@@ -10,7 +10,7 @@ limits make another function.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -48,8 +48,8 @@ MAX_COPIED_BYTES = 1 << 29
 """Largest model that is copied; it is held several times."""
 
 COPIES = (1, 1, 10, 10)
-"""Units in the last place by which copies are shaken. The first copy always runs, the others while
-an output is too far off. Larger steps find sums that are near half a step of a quantizer."""
+"""Units in the last place by which copies are shaken. Copies run while an output is too far off.
+Larger steps find sums that are near half a step of a quantizer."""
 
 LINEAR = (
     *("Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization", "Einsum"),
@@ -104,37 +104,43 @@ class OriginalRuns:
         """Runs with the runtime's optimizations."""
         return self.run(self.model, Level.ALL)
 
-    def movements(self, copy_index: int) -> tuple[Movements, str]:
+    def movements(self, copy_index: int, set_indices: Collection[int]) -> tuple[Movements, str]:
         """Measure by a shaken copy how far a unit in the last place moves each output.
 
         An output is left out if the copy has NaN or Inf at other places: then its distance says
         nothing.
 
+        Args:
+            copy_index: index of the copy in `COPIES`.
+            set_indices: the input sets on which it runs.
+
         Returns:
-            The movements, and "". If the copy does not run: no movement on any input set, and why.
+            The movements, none on other input sets, and "". If the copy does not run: no movement
+            on any input set, and why.
         """
+        movements: Movements = [{} for _ in self.outputs]
         draw_ulps = ulps_of(copy_index, COPIES[copy_index])
 
         def copy() -> onnx.ModelProto:
             return shake(load_with_data(self.model, MAX_COPIED_BYTES), draw_ulps)
 
         def sets() -> Iterator[InputSet]:
-            for item in self.inputs.sets:
+            for index in sorted(set_indices):
+                item = self.inputs.sets[index]
                 feeds = {name: shaken_input(array, draw_ulps) for name, array in item.feeds.items()}
                 yield InputSet(f"copy {copy_index + 1}, {item.label}", feeds)
 
         runs = attempt(copy, self.options, Level.DISABLED, sets(), self.on_progress)
         if runs.failure:
             remark = f"how far rounding moves the original is not known: {runs.failure}"
-            return [{} for _ in self.outputs], remark
-        return [
-            {
+            return movements, remark
+        for index, run in zip(sorted(set_indices), runs.outputs, strict=True):
+            movements[index] = {
                 name: gap.times(1 / COPIES[copy_index], dtype_of(pair[0]))
-                for name, pair in pairs(outputs, run).items()
+                for name, pair in pairs(self.outputs[index], run).items()
                 if (gap := distance(*pair)) is not None
             }
-            for outputs, run in zip(self.outputs, runs.outputs, strict=True)
-        ], ""
+        return movements, ""
 
     def overflow(self, set_index: int) -> str:
         """Name a linear node of the main graph that reads or gives NaN or Inf on an input set.

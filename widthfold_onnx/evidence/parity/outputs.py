@@ -48,6 +48,10 @@ MULTIPLE_IF_UNPROVED = 4.0
 networks the ratio of its errors to the errors of the original was 2.9 at most."""
 
 
+GRAINS = 4
+"""Allowed difference of a model that is proved equal, in grains of the output (`grain_of`)."""
+
+
 def pairs(reference: Outputs, tested: Outputs) -> dict[str, tuple[Array, Array]]:
     """Pair two runs by name; an output that a side lacks (sequences differ in length) is empty."""
     values = {**reference, **tested, **reference}  # the reference's order and its values
@@ -166,6 +170,30 @@ def _gaps(a: Array, b: Array) -> Array:
     return np.abs(a.astype(np.float64) - b.astype(np.float64))
 
 
+def grain_of(*arrays: Array) -> float:
+    """Return the power of two of which all finite values are whole multiples.
+
+    The results of some functions are sums, whose small values have the grain of the summands: a
+    Sigmoid that is computed as 0.5 + s returns multiples of 2^-25 even where it is near 0. Shaken
+    copies do not show it, as these results stay where they are.
+
+    Returns:
+        At most half the distance of 1 to the next number of the type, 0 for types but floats.
+    """
+    limit = math.inf
+    for array in arrays:
+        if array.dtype.kind != "f":
+            return 0.0
+        limit = min(limit, float(np.finfo(array.dtype).eps) / 2)
+        for start in range(0, array.size, COMPARED_ELEMENTS):
+            values = array.reshape(-1)[start : start + COMPARED_ELEMENTS].astype(np.float64)
+            fractions, exponents = np.frexp(values[np.isfinite(values) & (values != 0)])
+            integers = np.abs(np.ldexp(fractions, 53)).astype(np.int64)
+            lowest_bits = np.ldexp((integers & -integers).astype(np.float64), exponents - 53)
+            limit = min(limit, float(lowest_bits.min(initial=math.inf)))
+    return limit
+
+
 class Allowance(NamedTuple):
     """The difference that an output may have, if the caller did not choose its tolerance.
 
@@ -177,11 +205,13 @@ class Allowance(NamedTuple):
         movement: how far rounding moves the original; None where that is not known.
         multiple: the multiple of the movement.
         defaults: rtol by dtype.
+        grain: of the output where both models are proved equal, else 0; `GRAINS` are allowed.
     """
 
     movement: Distance | None = None
     multiple: float = 1.0
     defaults: Mapping[str, float] = DEFAULT_RTOL
+    grain: float = 0.0
 
 
 DEFAULT_ALLOWANCE = Allowance()
@@ -208,8 +238,10 @@ def compare(
     bound = tolerance.atol + rtol * figures.scale
     rtol += tolerance.atol / unit  # as it is reported: relative to the largest |reference|
     allowed = Distance(bound, bound)
-    if movement is not None and not tolerance.is_chosen(name):
-        allowed = allowed.joined(movement.times(allowance.multiple, dtype))
+    if not tolerance.is_chosen(name):
+        moved = (movement or Distance()).times(allowance.multiple, dtype)
+        grains = GRAINS * allowance.grain
+        allowed = allowed.joined(moved).joined(Distance(grains, grains))
         rtol = max(rtol, allowed.largest / unit)
     is_near = largest <= allowed.largest and math.isfinite(largest)
     passed = figures.match and is_near and mean <= allowed.mean

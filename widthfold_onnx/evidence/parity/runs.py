@@ -122,7 +122,7 @@ def run_on_inputs(
     Args:
         original: file of the model.
         session: a session of the model.
-        options: stored inputs, shapes, seeds, and whether random sets are varied.
+        options: stored inputs, shapes and seeds.
         on_progress: gets a step before each run.
 
     Raises:

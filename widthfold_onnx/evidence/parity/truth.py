@@ -4,18 +4,24 @@ All floats of the model are widened to float64 (weights, casts, generated values
 reference implementation runs it, with some operators of our own (`proof.float64`). It does not know
 every operator and version, so there may be no truth. Then the report says why, and no claim rests
 on a truth. Nor does one on a truth from which the original is further away than rounding explains.
+
+How many input sets have a truth follows from the models and the inputs alone: work is counted in
+elements, not in seconds, so that a busy machine judges as an idle one.
 """
 
 from __future__ import annotations
 
-import time
+import math
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+from onnx.reference import ReferenceEvaluator
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError, WidthfoldError
@@ -36,36 +42,59 @@ from widthfold_onnx.text import printable
 if TYPE_CHECKING:
     from widthfold_onnx.evidence.parity.original_runs import OriginalRuns
 
-GRACE = 5.0
-"""Seconds on top of the budget until the process is killed: it must start, and one node of the
-reference implementation may run for minutes."""
+MAX_SECONDS = 900.0
+"""Seconds until the process is killed; then nothing is judged. The default work takes some 3 s of a
+core, and a single node is not stopped."""
+
+NODE_WORK = 1 << 13
+"""Work of a node on top of its elements: Python needs some microseconds for each."""
+
+PRODUCTS_PER_ELEMENT = 16
+"""Products that BLAS adds while another node computes an element."""
+
+SLOW_WORK = 1000
+"""Work for an element of a `SLOW` node."""
+
+SLOW = (
+    *("AveragePool", "Col2Im", "DeformConv", "GridSample", "LpPool", "MaxRoiPool", "MaxUnpool"),
+    *("NonMaxSuppression", "RoiAlign", "ScatterND"),
+)
+"""Operators that onnx's reference implementation computes element by element, in Python."""
+
+LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+"""Operators whose work is their products."""
 
 MAX_WIDENED_BYTES = 1 << 28
 """Largest model that is widened; it is held several times."""
 
 
 def true_outputs(
-    model: Path, outputs: Sequence[str], sets: Sequence[InputSet], budget: float
+    model: Path, outputs: Sequence[str], sets: Sequence[InputSet], millions: float
 ) -> tuple[list[Outputs], str]:
     """Return what the model computes in float64 on each input set, {} if that is not known.
 
-    A process of its own computes them, and ends when the budget of seconds is spent; a budget of 0
-    computes nothing. Small sets go first, so that there is time for as many as possible.
+    A process of its own computes them, as far as the work of so many million elements goes; 0
+    computes nothing. Small sets go first, so that as many as possible have a truth.
 
     Returns:
         One item per input set, and why some of them are empty; "" if none is, or none was wanted.
+
+    Raises:
+        UnverifiedError: the process hangs or crashes.
     """
     results: list[Outputs] = [{} for _ in sets]
-    if budget <= 0:
+    if millions <= 0:
         return results, ""
     order = sorted(range(len(sets)), key=lambda i: sum(x.size for x in sets[i].feeds.values()))
     feeds = [sets[i].feeds for i in order]
     try:
-        runs, reason = isolated(evaluate, model, [*outputs], feeds, budget, timeout=budget + GRACE)
+        runs, reason = isolated(evaluate, model, [*outputs], feeds, millions, timeout=MAX_SECONDS)
     except UnverifiedError as error:
-        return results, f"no float64 truth: {error}"
+        raise UnverifiedError(f"the truth, a run of the original in float64: {error}") from error
     for i, run in zip(order, runs, strict=False):
         results[i] = run
+    if not runs:
+        return results, f"no float64 truth: {reason}"
     remark = f"float64 truth for {len(runs)} of {len(sets)} input sets only: {reason}"
     return results, remark if reason else ""
 
@@ -122,37 +151,98 @@ def _remark(unused_gaps: Mapping[str, float]) -> str:
     return f"{text}, more than rounding explains"
 
 
+class _SpentError(Exception):
+    """The work is spent."""
+
+
+@dataclass
+class _Work:
+    """The work of an evaluation, in elements.
+
+    Attributes:
+        most: the work that may be done.
+        done: the work of all nodes that ran.
+    """
+
+    most: float
+    done: float = 0.0
+
+    def evaluator(self, model: onnx.ModelProto) -> ReferenceEvaluator:
+        """Return an evaluator of a model that counts its work, also of bodies and functions.
+
+        A node that exceeds the work raises `_SpentError` when it ends.
+        """
+        work = self
+
+        class Counted(ReferenceEvaluator):
+            def __init__(self, *arguments: Any, **options: Any) -> None:
+                super().__init__(*arguments, **options)
+                for node in self.rt_nodes_:
+                    node.run = partial(work.run, node.onnx_node, node.run)
+
+        return evaluator(model, Counted)
+
+    def run(
+        self, node: onnx.NodeProto, call: Callable[..., Any], *inputs: Any, **options: Any
+    ) -> Any:
+        """Run a node and count its work."""
+        outputs = call(*inputs, **options)
+        self.done += work_of(node, inputs, outputs)
+        if self.done > self.most:
+            raise _SpentError
+        return outputs
+
+
+def work_of(node: onnx.NodeProto, inputs: Sequence[Any], outputs: Sequence[Any]) -> float:
+    """Return the work of a node that ran, in elements."""
+    size = sum(array.size for array in outputs if isinstance(array, np.ndarray))
+    work = NODE_WORK + size * (SLOW_WORK if node.op_type in SLOW else 1)
+    if node.op_type in LINEAR:
+        # Each number of the weight is multiplied at every position, of one group of channels.
+        shapes = [np.shape(array) for array in inputs[:2]]
+        products = size * shapes[0][-1]
+        if node.op_type == "Conv":
+            products = size * math.prod(shapes[1][1:])
+        elif node.op_type == "ConvTranspose":
+            products = math.prod(shapes[0]) * math.prod(shapes[1][1:])
+        work += products // PRODUCTS_PER_ELEMENT
+    return float(work)
+
+
 def evaluate(
-    model: Path, outputs: Sequence[str], feeds: Sequence[dict[str, Array]], budget: float
+    model: Path, outputs: Sequence[str], feeds: Sequence[dict[str, Array]], millions: float
 ) -> tuple[list[Outputs], str]:
-    """Compute outputs in float64 for the first input sets, as many as start within the budget.
+    """Compute outputs in float64 for the first input sets, as far as the work goes.
+
+    Args:
+        model: the file.
+        outputs: names of the outputs.
+        feeds: the input sets.
+        millions: the work, in millions of elements. A set is not begun if it would exceed that at
+            the work per element of the set before it.
 
     Returns:
         The outputs of each set that ran, and why the others did not.
-
-    Raises:
-        UnverifiedError: no set runs.
     """
-    end = time.monotonic() + budget
-    pace = 0.0  # seconds per element of the largest set so far
+    work = _Work(millions * 1e6)
+    pace = 0.0  # work per element of the last set
     results: list[Outputs] = []
     try:
-        evaluation = evaluator(load_with_data(model, MAX_WIDENED_BYTES))
+        evaluation = work.evaluator(load_with_data(model, MAX_WIDENED_BYTES))
         with np.errstate(all="ignore"):
             for item in feeds:
-                start, size = time.monotonic(), sum(array.size for array in item.values())
-                if results and start + pace * size > end:
-                    return results, f"the budget of {budget:g} s is spent"
+                before, size = work.done, max(sum(array.size for array in item.values()), 1)
+                if before + pace * size > work.most:
+                    raise _SpentError
                 values = evaluation.run(list(outputs), {n: _wide(x) for n, x in item.items()})
                 pairs = zip(outputs, values, strict=True)  # float64 results were not rounded
                 results.append({n: v for n, v in pairs if getattr(v, "dtype", None) == np.float64})
-                pace = (time.monotonic() - start) / max(size, 1)
+                pace = (work.done - before) / size
+    except _SpentError:
+        return results, f"the work of {millions:g} million elements is spent"
     except Exception as error:
         # Operators raise different errors on unknown versions; there is no common base.
-        reason = str(error) if isinstance(error, WidthfoldError) else _failing_node(error)
-        if not results:
-            raise UnverifiedError(reason) from error
-        return results, reason
+        return results, str(error) if isinstance(error, WidthfoldError) else _failing_node(error)
     return results, ""
 
 

@@ -182,11 +182,16 @@ OPS = (
 )
 
 
-def evaluator(model: onnx.ModelProto) -> ReferenceEvaluator:
-    """Return an evaluator in float64 of a model that holds its own data; changes the model."""
+def evaluator(
+    model: onnx.ModelProto, kind: type[ReferenceEvaluator] = ReferenceEvaluator
+) -> ReferenceEvaluator:
+    """Return an evaluator in float64 of a model that holds its own data; changes the model.
+
+    It is of the given kind, as are those of bodies and functions.
+    """
     widen(model)
     _order(graph_scope(model.graph))
-    return ReferenceEvaluator(model, new_ops=list(OPS))
+    return kind(model, new_ops=list(OPS))
 
 
 def _order(scope: NameScope) -> None:

@@ -59,7 +59,7 @@ def input_sets(
 
     Args:
         session: of the original, at any level.
-        options: stored inputs, shapes, seeds, and whether random sets are varied.
+        options: stored inputs, shapes and seeds.
         suits: accepts shapes at which the model runs.
 
     Raises:
@@ -71,9 +71,7 @@ def input_sets(
         return InputSets(stored)
     count = max(options.seeds, 1)
     try:
-        drawn = random_sets(
-            session, options.input_shapes, count, suits, varied=options.varied_inputs
-        )
+        drawn = random_sets(session, options.input_shapes, count, suits)
     except UnverifiedError as error:
         if not stored:
             raise
@@ -86,8 +84,6 @@ def random_sets(
     demanded: Sizes,
     count: int,
     suits: Callable[[Shapes], bool],
-    *,
-    varied: bool = True,
 ) -> InputSets:
     """Make random sets of several distributions, batches and sizes, one per seed.
 
@@ -97,7 +93,6 @@ def random_sets(
         count: how many; five cover all distributions, four all batches, two an odd size. There is
             at least one for each size. One more set is made for each further combination of values.
         suits: accepts shapes at which the model runs.
-        varied: several distributions, batches and sizes; otherwise normal numbers only.
 
     Raises:
         UsageError: as `input_dimensions`.
@@ -106,10 +101,10 @@ def random_sets(
     end = search_end()
     sizes = find_sizes(session, demanded, suits, end)
     first, special = sizes[0], dict[int, Shapes | None]()
-    if count > 1 and varied:
+    if count > 1:
         # They may be long, so one set is enough.
         special[1] = second_compared_shapes(session, demanded[0], first)
-    if varied and input_dimensions(session.inputs, demanded[0]).batch_dims:
+    if input_dimensions(session.inputs, demanded[0]).batch_dims:
         for seed, batch in BATCHES.items():
             if seed < count:
                 special[seed] = with_batch(session, demanded[0], first, batch)
@@ -127,7 +122,7 @@ def random_sets(
     ]
     sets = []
     for seed, (case, shapes, note) in enumerate(draws):
-        kind = distribution_of(seed) if varied else Distribution.NORMAL
+        kind = distribution_of(seed)
         label = ", ".join(filter(None, (f"seed {seed}", kind, note)))
         sets.append(InputSet(label, random_feeds(case.inputs, seed, shapes, kind), random=True))
     batches = [str(batch) for seed, batch in BATCHES.items() if special.get(seed, first) is None]

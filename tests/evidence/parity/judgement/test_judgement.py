@@ -5,6 +5,7 @@ Steps of a quantizer that rounding tips: a right fold passes, and no other one.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from widthfold_onnx.evidence.parity.judgement import (
 )
 from widthfold_onnx.evidence.parity.original_runs import OriginalRuns
 from widthfold_onnx.evidence.parity.outputs import (
+    GRAINS,
     MULTIPLE_IF_PROVED,
     MULTIPLE_IF_UNPROVED,
     SLACK,
@@ -113,6 +115,46 @@ def test_a_tolerance_of_the_caller_is_all_that_counts() -> None:
     assert not passes(0.0, 9e-6, tolerance=Tolerance(per_output={"z": 1e-5}))
 
 
+GRAIN = 2.0**-25
+"""A Sigmoid of float32 on the CPU returns multiples of it."""
+
+
+def of_grains(*counts: float) -> Outputs:
+    return {"y": np.array(counts, np.float32) * np.float32(GRAIN)}
+
+
+@pytest.mark.parametrize(
+    ("original", "rewritten", "is_proved", "passed"),
+    [
+        ((8, 2), (7, 3), True, True),
+        ((8, 2), (8, 2 + GRAINS), True, True),
+        ((0, 0), (0, 1), True, True),
+        ((8, 2), (8, 3 + GRAINS), True, False),
+        ((8, 2), (7, 3), False, False),
+        ((8, 2), (8, 2.001), True, False),
+        ((8, 2.001), (8, 3), True, False),
+        ((8 << 20, 2 << 20), (8 << 20, 3 << 20), True, False),
+    ],
+    ids=[
+        *("one grain", "a few", "beside zeros", "too many", "unproved"),
+        *("a finer result", "a finer original", "a coarse one"),
+    ],
+)
+def test_a_few_grains_of_an_output_are_no_fault_of_a_proved_model(
+    original: tuple[float, ...], rewritten: tuple[float, ...], is_proved: bool, passed: bool
+) -> None:
+    options = VerifyOptions(provider=Provider.CPU)
+    run = planted_runs(Path("a.onnx"), options, [InputSet("s", {})])
+    run.outputs.append(of_grains(*original))
+    judgement = Judgement(run, [{}], [{"y": Distance()}], is_proved)
+    rows = judgement.rows({"disabled": Runs([of_grains(*rewritten)])})
+    assert rows["disabled", "y", 0].passed is passed
+    strict = replace(options, tolerance=Tolerance(rtol=1e-6))
+    if original != rewritten:
+        chosen = replace(judgement, original=replace(run, options=strict))
+        assert failed_rows(chosen.rows({"disabled": Runs([of_grains(*rewritten)])}))
+
+
 def test_an_output_that_cannot_be_judged_fails_nobody() -> None:
     assert passes(0.0, 0.5, unsteady=True)
 
@@ -141,11 +183,12 @@ def judged_with_copies(
 ) -> tuple[OutputParity, list[str]]:
     """Compare a wrong model where the first shaken copies move the original by given distances."""
 
-    def movements(_: OriginalRuns, copy_index: int) -> tuple[Movements, str]:
+    def movements(_: OriginalRuns, copy_index: int, sets: set[int]) -> tuple[Movements, str]:
+        assert sets == {0}
         return copies[copy_index] if copy_index < len(copies) else ([{}], "")
 
     monkeypatch.setattr(OriginalRuns, "movements", movements)
-    options = VerifyOptions(provider=Provider.CPU, truth_budget=0.0)
+    options = VerifyOptions(provider=Provider.CPU, truth_work=0.0)
     run = planted_runs(Path("a.onnx"), options, [InputSet("s", {})])
     run.outputs.append(away(0.0))
     rows, remarks = judge(run, {"disabled": Runs([away(0.1)])}, is_proved=True)
@@ -167,6 +210,33 @@ def test_a_copy_that_does_not_run_is_said_and_is_the_last(monkeypatch: pytest.Mo
     row, remarks = judged_with_copies(monkeypatch, ([{}], "it stops"), (movement, ""))
     assert remarks == ["it stops"]
     assert row.movement is None
+
+
+def test_what_is_proved_and_near_runs_no_copy_and_no_truth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy runs on the input sets that are not near, and the truth only after all copies."""
+    seen: list[tuple[int, set[int]]] = []
+    movements = OriginalRuns.movements
+
+    def counted(runs: OriginalRuns, copy_index: int, sets: set[int]) -> tuple[Movements, str]:
+        seen.append((copy_index, sets))
+        return movements(runs, copy_index, sets)
+
+    def no_truth(*_: object) -> tuple[list[Outputs], str]:
+        raise AssertionError("no truth is needed")
+
+    monkeypatch.setattr(OriginalRuns, "movements", counted)
+    monkeypatch.setattr(parity_judgement, "true_outputs", no_truth)
+    options = VerifyOptions(provider=Provider.CPU)
+    files = pair(tmp_path, "2", "2", "2.000019", "2.001")
+    assert compare_models(files[0], files[1], options, is_proved=True).verdict == "pass"
+    assert seen == []
+    near = compare_models(files[0], files[2], options, is_proved=True)
+    assert (near.verdict, near.outputs[0].movement) == ("pass", None)
+    with pytest.raises(AssertionError, match="no truth is needed"):
+        compare_models(files[0], files[3], options, is_proved=True)
+    assert seen == [(index, {0, 1, 2, 3, 4}) for index in range(4)]
 
 
 NAN = {"y": np.array([1.0, np.nan], np.float32)}
@@ -220,7 +290,7 @@ def test_a_broken_reference_calls_no_model_wrong(
         return [{"y": run["y"] * (1.2 if broken else 1.0)} for run in runs], why
 
     monkeypatch.setattr(parity_judgement, "true_outputs", reference)
-    options = VerifyOptions(provider=Provider.CPU, seeds=2, truth_budget=20)
+    options = VerifyOptions(provider=Provider.CPU, seeds=2, truth_work=100)
     result = compare_models(*pair(tmp_path, "2", "2.000014"), options)
     assert result.verdict == verdict
     unused = [line for line in result.reasons if line.startswith("float64 truth not used")]
@@ -284,6 +354,6 @@ def fold_verdict(
     files = folder / "a.onnx", folder / "b.onnx"
     for path, item in zip(files, (model, folded), strict=True):
         onnx.save(item, path)
-    options = VerifyOptions(provider=Provider.CPU, timing=False, truth_budget=0.0)
+    options = VerifyOptions(provider=Provider.CPU, timing=False, truth_work=0.0)
     rows = compare_models(*files, options, is_proved=True).outputs
     return "pass" if all(row.passed for row in rows) else "fail"

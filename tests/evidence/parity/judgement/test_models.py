@@ -18,7 +18,7 @@ from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.session import Session, open_session
 
-TRUTHFUL = VerifyOptions(provider=Provider.CPU, seeds=3, truth_budget=20)
+TRUTHFUL = VerifyOptions(provider=Provider.CPU, seeds=3, truth_work=100)
 
 
 def test_equal_models_pass_at_both_levels(tmp_path):
@@ -266,7 +266,7 @@ def test_a_made_up_set_on_which_the_original_stops_is_left_out_and_said(tmp_path
 def test_all_distributions_and_batches_are_compared(tmp_path):
     path = stored(tmp_path, "a.onnx", "g (float[N, 4] x) => (float[N, 4] y) { y = Neg(x) }")
     steps = []
-    options = VerifyOptions(provider=Provider.CPU, truth_budget=0)
+    options = VerifyOptions(provider=Provider.CPU, truth_work=0)
     assert compare_models(path, path, options, send=steps.append).verdict == "pass"
     assert [step.text.removeprefix("original: ") for step in steps[:5]] == [
         "seed 0, normal",
@@ -286,7 +286,7 @@ def test_a_fault_at_one_batch_only_is_found(tmp_path, batch, label):
         " e = Equal(n, bad)\n f = Where(e, three, one)\n y = Mul(x, f) }"
     )
     result = compared(
-        tmp_path, free % "0, 3, 8", scaled, VerifyOptions(provider=Provider.CPU, truth_budget=0)
+        tmp_path, free % "0, 3, 8", scaled, VerifyOptions(provider=Provider.CPU, truth_work=0)
     )
     assert result.verdict == "fail"
     assert result.reasons[0].endswith(f"{label})")
@@ -323,7 +323,7 @@ def test_every_stored_set_of_a_folder_is_compared(tmp_path):
         x = [[value, 2, 3, 4]]
         stored_set(tmp_path / "sets" / f"test_data_set_{number}", x, x)
     options = VerifyOptions(
-        provider=Provider.CPU, seeds=0, truth_budget=0, inputs=(str(tmp_path / "sets"),)
+        provider=Provider.CPU, seeds=0, truth_work=0, inputs=(str(tmp_path / "sets"),)
     )
     assert compared(tmp_path, step % "0", step % "0", options).input_sets == 3
     result = compared(tmp_path, step % "0", step % "1", options)

@@ -13,7 +13,7 @@ from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.runtime.provider_traits import Level
 
-OPTIONS = VerifyOptions(provider=Provider.CPU, seeds=3, truth_budget=0)
+OPTIONS = VerifyOptions(provider=Provider.CPU, seeds=3, truth_work=0)
 BYTES = "seed 2, integers 0 to 255"
 SHAPE = (1, 2, 4, 16)
 
@@ -84,7 +84,7 @@ def test_inputs_of_the_user_are_never_left_out(tmp_path):
     x = np.zeros(SHAPE, np.float32)
     x[0, 0, 0, 0] = 100.0
     np.save(stored, x)
-    options = VerifyOptions(provider=Provider.CPU, seeds=3, truth_budget=0, inputs=(str(stored),))
+    options = VerifyOptions(provider=Provider.CPU, seeds=3, truth_work=0, inputs=(str(stored),))
     result = compare_models(*pair, options, is_proved=True)
     assert result.verdict == "fail"
     assert result.reasons[0] == "output y: NaN or Inf at other places (x.npy)"
