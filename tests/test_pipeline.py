@@ -13,14 +13,18 @@ import widthfold_onnx as wf
 from tests.cli.tool import widthfold
 from tests.reports.sample import passing
 from tests.small_models import LAYER, build, save
-from widthfold_onnx import CheckFailedError, UsageError, evidence, pipeline
+from widthfold_onnx import CheckFailedError, InvalidModelError, UsageError, evidence, pipeline
+from widthfold_onnx.evidence.checks import verification_of
 from widthfold_onnx.model.loader import LoadedModel, Model, load
 from widthfold_onnx.options import (
     DeliveryOptions,
     FoldOptions,
+    Provider,
     RuntimeOptions,
     SearchOptions,
+    Step,
     VerifyOptions,
+    silent,
 )
 from widthfold_onnx.results import VerifyReport
 from widthfold_onnx.rewrite.rewriting import Rewriting
@@ -131,3 +135,32 @@ def test_what_was_just_folded_is_proved_and_compared_as_verify_does(
     own = {"needs_proof", "timing"}
     for field in {item.name for item in fields(VerifyOptions)} - own:
         assert getattr(DeliveryOptions(), field) == getattr(VerifyOptions(), field)
+
+
+@pytest.mark.parametrize("changed", ["m.onnx", "out.onnx"])
+def test_proof_and_values_are_of_the_same_bytes(changed: str, tmp_path: Path) -> None:
+    """A build writes another model between the proof and the comparison of outputs."""
+    paths = [save(build(LAYER), tmp_path / name) for name in ("m.onnx", "out.onnx")]
+    other = build(LAYER)
+    other.producer_name = "build"
+
+    def on_progress(step: Step) -> None:
+        if step.text.startswith("out.onnx, level disabled"):  # the proof was before
+            save(other, tmp_path / changed)
+
+    old, new = map(load, paths)
+    options = VerifyOptions(provider=Provider.CPU, seeds=1, timing=False)
+    assert verification_of(old, new, options, on_progress=silent).verdict == "pass"
+    with pytest.raises(InvalidModelError, match=f"^{changed} was changed in the meantime$"):
+        verification_of(old, new, options, on_progress=on_progress)
+
+
+def test_the_original_that_was_decided_on_is_the_one_that_is_verified(tmp_path: Path) -> None:
+    path = save(build(LAYER), tmp_path / "m.onnx")
+    loaded = load(path)
+    other = build(LAYER)
+    other.producer_name = "build"
+    save(other, path)
+    with pytest.raises(InvalidModelError, match=r"^m.onnx was changed in the meantime$"):
+        pipeline.optimize(loaded, tmp_path / "out.onnx", FACTOR_4, DeliveryOptions(), BY_DEFAULT)
+    assert not (tmp_path / "out.onnx").exists()

@@ -9,6 +9,7 @@ from onnx import parser
 
 from widthfold_onnx.evidence.checks import Uncompared, comparable_runs
 from widthfold_onnx.evidence.parity.judgement import ModelParity, model_parity
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Progress, Provider, Sizes, VerifyOptions, silent
 from widthfold_onnx.results import OutputParity, Verdict
 
@@ -56,12 +57,13 @@ def compare_models(
     is_proved: bool = False,
     send: Progress = silent,
 ) -> Comparison:
-    runs = comparable_runs(original, rewritten, options, send)
+    old, new = load(original), load(rewritten)
+    runs = comparable_runs(old, new, options, send)
     provider = runs.options.provider
     if isinstance(runs, Uncompared):
         parity = ModelParity(runs.findings)
         return Comparison(parity, provider, missing_kernel=runs.missing_kernel)
-    parity = model_parity(runs, rewritten, is_proved=is_proved)
+    parity = model_parity(runs, new, is_proved=is_proved)
     return Comparison(parity, provider, runs.inputs.sizes)
 
 

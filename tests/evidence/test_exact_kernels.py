@@ -24,6 +24,7 @@ from widthfold_onnx.evidence.exact_kernels import (
     saturates,
     with_exact_products,
 )
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.providers import SIGNED
@@ -183,7 +184,7 @@ def test_data_that_the_runtime_leaves_signed(
     for kind, value in ((S8, "0"), (S8, "1"), (U8, "1")):
         case = Case(op="QDQ Conv", kinds=(kind, S8), saturates=True, **LINE)
         onnx.save(quantized_first(case), path)
-        session = open_exact(path, replace(CPU, session_options={SIGNED: value}), Level.ALL)
+        session = open_exact(load(path), replace(CPU, session_options={SIGNED: value}), Level.ALL)
         np.testing.assert_array_equal(
             session.run({"x": steps(case)})["y"], case.expected(case.data())
         )
@@ -200,10 +201,10 @@ def test_other_providers_have_kernels_of_their_own(
     path = tmp_path / "model.onnx"
     onnx.save(CASES["qlinear"].model(), path)
     assert saturates(CPU)
-    assert open_exact(path, CPU, Level.ALL) is not path
+    assert open_exact(load(path), CPU, Level.ALL) is not path
     options = replace(CPU, provider=provider)
     assert not saturates(options)
-    assert open_exact(path, options, Level.ALL) is path
+    assert open_exact(load(path), options, Level.ALL) is path
 
 
 def test_the_convolution_of_the_runtime_itself() -> None:
@@ -287,16 +288,7 @@ def test_weights_that_lie_in_another_file(tmp_path: Path, monkeypatch: pytest.Mo
     case = replace(CASES["qlinear"], saturates=True)
     path = tmp_path / "model.onnx"
     onnx.save(case.model(), path, save_as_external_data=True, location="w.bin", size_threshold=0)
-    loaded: list[Path] = []
-    usual = onnx.load
-
-    def load(file: Path, *arguments: object, **options: object) -> onnx.ModelProto:
-        loaded.append(file)
-        return usual(file, *arguments, **options)
-
-    monkeypatch.setattr(onnx, "load", load)
-    session = open_exact(path, CPU, Level.DISABLED)
-    assert loaded == [path], "the file is parsed once"
+    session = open_exact(load(path), CPU, Level.DISABLED)
     for x in extremes(U8, case.shape):
         np.testing.assert_array_equal(session.run({"x": x})["y"], case.expected(x))
     assert sorted(item.name for item in tmp_path.iterdir()) == ["model.onnx", "w.bin"]
@@ -306,11 +298,11 @@ def test_what_holds_bytes(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     for name in ("qlinear", "qdq", "integer"):
         onnx.save(CASES[name].model(), path)
-        assert holds_bytes(path)
+        assert holds_bytes(load(path).proto)
     onnx.save(in_a_function(CASES["qlinear"].model()), path)
-    assert holds_bytes(path)
+    assert holds_bytes(load(path).proto)
     text = (
         '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Relu (x) }'
     )
     onnx.save(onnx.parser.parse_model(text), path)
-    assert not holds_bytes(path)
+    assert not holds_bytes(load(path).proto)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.evidence.timing.requirement import read_report, with_baseline
-from widthfold_onnx.model.loader import LoadedModel
+from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.options import Progress, VerifyOptions, silent
 from widthfold_onnx.results import VerifyReport
 from widthfold_onnx.runtime.child import isolated
@@ -60,7 +60,7 @@ def verify_files(
     Raises:
         UsageError: a path, an input, a shape, a value or an option of the provider that does not
             fit.
-        InvalidModelError: a file that was changed since it was checked.
+        InvalidModelError: a file that was changed since it was read.
     """
     outputs = [value.name for value in original.proto.graph.output]
     for name in options.tolerance.per_output:
@@ -82,7 +82,9 @@ def _verify_in_child(
     options = with_cases(options, original.proto)
     state = StartReadings()
     try:
-        return isolated(_run, original.path, rewritten, options, on_message=on_progress)
+        return isolated(
+            _run, original.path, original.digest, rewritten, options, on_message=on_progress
+        )
     except UnverifiedError as error:
         # No runtime, or the child crashed: that is a result too, and goes into the report.
         return VerifyReport(
@@ -101,8 +103,10 @@ def _verify_in_child(
 
 
 def _run(
-    original: Path, rewritten: Path, options: VerifyOptions, *, send: Progress
+    original: Path, digest: str, rewritten: Path, options: VerifyOptions, *, send: Progress
 ) -> VerifyReport:
     from widthfold_onnx.evidence.checks import verification_of
 
-    return verification_of(original, rewritten, options, on_progress=send)
+    loaded = load(original)
+    loaded.check_digest(digest)
+    return verification_of(loaded, load(rewritten), options, on_progress=send)

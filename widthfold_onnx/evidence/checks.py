@@ -20,7 +20,7 @@ from widthfold_onnx.evidence.timing.profile import fallback_lines
 from widthfold_onnx.evidence.timing.requirement import gate, slowest
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.model.document import Document
-from widthfold_onnx.model.loader import LoadedModel, load
+from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.proto.walk import frozen, overridable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Progress, Shapes, Sizes, Step, VerifyOptions
@@ -56,18 +56,22 @@ class Uncompared:
 
 
 def verification_of(
-    original: Path, rewritten: Path, options: VerifyOptions, *, on_progress: Progress
+    original: LoadedModel, rewritten: LoadedModel, options: VerifyOptions, *, on_progress: Progress
 ) -> VerifyReport:
-    """Compare two model files in this process; `evidence.verify_files` starts one for it.
+    """Compare two models in this process; `evidence.verify_files` starts one for it.
+
+    The runtime reads their files again: all checks are of what was loaded, as the files must still
+    be the same at the end.
 
     Raises:
         UsageError: an input, a shape or an option of the provider that does not fit.
+        InvalidModelError: a file was changed meanwhile.
         UnverifiedError: there is no runtime.
     """
     state = StartReadings()
     comparison = comparable_runs(original, rewritten, options, on_progress)
     options = comparison.options
-    old, new = load(original), load(rewritten)
+    old, new = original, rewritten
     if options.freeze_weights:
         frozen_names = overridable(old.proto) - {value.name for value in new.proto.graph.input}
         old = dataclasses.replace(old, proto=frozen(old.proto, frozen_names))
@@ -84,12 +88,14 @@ def verification_of(
     timing: Timing | None = None
     if options.timing and parity.findings.verdict == "pass":
         timing, timing_findings = _timed(
-            original, rewritten, options, sizes, state.load, on_progress
+            original.path, rewritten.path, options, sizes, state.load, on_progress
         )
         findings += timing_findings
+    original.check_unchanged()
+    rewritten.check_unchanged()
     return VerifyReport(
-        original=original.name,
-        rewritten=rewritten.name,
+        original=original.path.name,
+        rewritten=rewritten.path.name,
         outputs=list(parity.outputs),
         proof=proof,
         integers=integers,
@@ -110,19 +116,16 @@ def verification_of(
 
 
 def comparable_runs(
-    original: Path, rewritten: Path, options: VerifyOptions, on_progress: Progress
+    original: LoadedModel, rewritten: LoadedModel, options: VerifyOptions, on_progress: Progress
 ) -> OriginalRuns | Uncompared:
     """Run the original if the interfaces agree; otherwise say why nothing is compared.
 
     Raises:
-        UsageError: stored inputs or shapes that do not fit the model, or a file that is gone.
+        UsageError: stored inputs or shapes that do not fit the model.
     """
     try:
         faults, declarations = interface_differences(
-            load(original).proto,
-            load(rewritten).proto,
-            options.freeze_weights,
-            options.input_shapes,
+            original.proto, rewritten.proto, options.freeze_weights, options.input_shapes
         )
         if faults:
             return Uncompared(Findings(failures=tuple(faults)), options)

@@ -22,8 +22,15 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
+from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.proto.functions import inline_holders
-from widthfold_onnx.model.proto.walk import is_default, model_nodes, operator_of, placed_graphs
+from widthfold_onnx.model.proto.walk import (
+    copy_of,
+    is_default,
+    model_nodes,
+    operator_of,
+    placed_graphs,
+)
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, VerifyOptions
@@ -57,16 +64,22 @@ DEQUANTIZED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 def open_chosen(
-    model: Path | onnx.ModelProto, options: VerifyOptions, level: Level, source: Path | None = None
+    model: LoadedModel | onnx.ModelProto,
+    options: VerifyOptions,
+    level: Level,
+    source: Path | None = None,
 ) -> Session:
     """Open a model with the provider and the options that the caller chose.
 
     It runs on all cores: values do not depend on the number of threads beyond rounding.
     """
-    return open_session(model, replace(options, threads=cores()), level, source=source)
+    file_or_proto = model.path if isinstance(model, LoadedModel) else model
+    return open_session(file_or_proto, replace(options, threads=cores()), level, source=source)
 
 
-def open_exact(model: Path | onnx.ModelProto, options: VerifyOptions, level: Level) -> Session:
+def open_exact(
+    model: LoadedModel | onnx.ModelProto, options: VerifyOptions, level: Level
+) -> Session:
     """Open a model so that products of its integers are exact on this CPU.
 
     A model in memory has no external data.
@@ -74,11 +87,12 @@ def open_exact(model: Path | onnx.ModelProto, options: VerifyOptions, level: Lev
     Raises:
         UnverifiedError: as `open_session`.
     """
-    source = model if isinstance(model, Path) else None
-    if saturates(options) and holds_bytes(proto := _read(model)):
-        is_signed = options.session_options.get(SIGNED) == "1"
-        model = with_exact_products(proto, signed_stays=is_signed)
-    return open_chosen(model, options, level, source)
+    proto, source = (model.proto, model.path) if isinstance(model, LoadedModel) else (model, None)
+    if not saturates(options) or not holds_bytes(proto):
+        return open_chosen(model, options, level)
+    is_signed = options.session_options.get(SIGNED) == "1"
+    exact = with_exact_products(copy_of(proto), signed_stays=is_signed)
+    return open_chosen(exact, options, level, source)
 
 
 def saturates(options: VerifyOptions) -> bool:
@@ -86,19 +100,13 @@ def saturates(options: VerifyOptions) -> bool:
     return options.provider is Provider.CPU and u8s8_error() > 0
 
 
-def holds_bytes(*models: Path | onnx.ModelProto) -> bool:
+def holds_bytes(*models: onnx.ModelProto) -> bool:
     """Check whether any model multiplies 8-bit integers, or may be optimized to do so."""
     return any(
         is_default(node, "DequantizeLinear") or operator_of(node) in PRODUCTS
         for model in models
-        for node in model_nodes(_read(model))
+        for node in model_nodes(model)
     )
-
-
-def _read(model: Path | onnx.ModelProto) -> onnx.ModelProto:
-    if isinstance(model, onnx.ModelProto):
-        return model
-    return onnx.load(model, "protobuf", load_external_data=False)
 
 
 def with_exact_products(model: onnx.ModelProto, *, signed_stays: bool = False) -> onnx.ModelProto:

@@ -19,7 +19,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
 from widthfold_onnx.evidence.parity.judgement import compare_as_deployed
 from widthfold_onnx.evidence.parity.original_runs import original_runs_of
-from widthfold_onnx.model.loader import LoadedModel
+from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.options import AxisName, FoldOptions, Layout, VerifyOptions, silent
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.runtime.child import isolated
@@ -44,10 +44,11 @@ def run_as_judged(original: Path, options: VerifyOptions) -> bool:
 
 
 def _run_as_judged(original: Path, options: VerifyOptions) -> bool:
+    loaded = load(original)
     check_options = replace(resolved(options), seeds=0 if options.inputs else 1)
-    if doubts := original_runs_of(original, check_options, silent).doubts:
+    if doubts := original_runs_of(loaded, check_options, silent).doubts:
         raise UnverifiedError(doubts[0])
-    return saturates(check_options) and holds_bytes(original)
+    return saturates(check_options) and holds_bytes(loaded.proto)
 
 
 @dataclass(frozen=True)
@@ -165,9 +166,9 @@ def _saturation_objections(
     Raises:
         UnverifiedError: the original does not run.
     """
-    original_runs = original_runs_of(original, resolved(options), silent)
+    original_runs = original_runs_of(load(original), resolved(options), silent)
     results = [
         compare_as_deployed(original_runs, fold, original_runs.run(fold, Level.ALL))
-        for fold in folds
+        for fold in map(load, folds)
     ]
     return ["; ".join(findings.reasons) if findings.failures else "" for findings in results]

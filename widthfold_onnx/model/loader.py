@@ -8,6 +8,7 @@ of all others.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from dataclasses import dataclass
@@ -43,10 +44,17 @@ class Model:
 
 @dataclass(frozen=True)
 class LoadedModel(Model):
-    """A model that was read from a file; external data lie below its folder."""
+    """A model that was read from a file; external data lie below its folder.
+
+    Attributes:
+        path: the file.
+        digest: of the bytes of the file, and of the size and the time of change of each file of
+            external data.
+    """
 
     folder: Path
     path: Path
+    digest: str
 
     @property
     def files(self) -> list[Path]:
@@ -54,6 +62,28 @@ class LoadedModel(Model):
         from widthfold_onnx.model.proto.tensors import data_files  # needs onnx
 
         return [self.path, *data_files(self.proto, self.folder)]
+
+    def check_digest(self, digest: str) -> None:
+        """Check that the digest of another read of the files is the same.
+
+        Raises:
+            InvalidModelError: it is not.
+        """
+        if digest != self.digest:
+            raise InvalidModelError(f"{printable(self.path.name)} was changed in the meantime")
+
+    def check_unchanged(self) -> None:
+        """Check that the files are still as they were read.
+
+        Raises:
+            InvalidModelError: one was changed, or is gone.
+        """
+        try:
+            digest = _digest(_read(self.path), self.proto, self.folder)
+        except (UsageError, OSError) as error:
+            name = printable(self.path.name)
+            raise InvalidModelError(f"{name} was removed in the meantime: {error}") from error
+        self.check_digest(digest)
 
 
 def load(path: Path, on_progress: Progress = silent) -> LoadedModel:
@@ -76,29 +106,40 @@ def load(path: Path, on_progress: Progress = silent) -> LoadedModel:
         from widthfold_onnx.model.check import check_model, parse
 
         proto = parse(data)
-        del data
         check_model(proto, path.parent)
     except InvalidModelError as error:
         raise InvalidModelError(f"{name}: {error}") from error
-    return LoadedModel(proto, path.parent, path)
+    return LoadedModel(proto, path.parent, path, _digest(data, proto, path.parent))
 
 
-def load_with_data(model: Path, most: int) -> onnx.ModelProto:
-    """Read a model with its external data inside, for copies that may lie anywhere.
+def _digest(data: bytes, proto: onnx.ModelProto, folder: Path) -> str:
+    """Return the digest of the bytes of a file and of the state of its external data."""
+    from widthfold_onnx.model.proto.tensors import data_files  # needs onnx
+
+    digest = hashlib.blake2b(data)
+    for path in data_files(proto, folder):
+        status = path.stat()
+        digest.update(repr((str(path), status.st_size, status.st_mtime_ns)).encode())
+    return digest.hexdigest()
+
+
+def copy_with_data(loaded: LoadedModel, most: int) -> onnx.ModelProto:
+    """Copy a model with its external data inside, so that the copy may lie anywhere.
 
     Args:
-        model: the file.
+        loaded: the model.
         most: largest number of bytes, external ones included.
 
     Raises:
         UnverifiedError: it is larger.
         InvalidModelError: a file that changed since it was checked.
     """
-    loaded = load(model)
     from widthfold_onnx.model.proto.tensors import check_external, external_tensors, open_external
+    from widthfold_onnx.model.proto.walk import copy_of
 
-    tensors = [(t, check_external(t, loaded.folder)) for t in external_tensors(loaded.proto)]
-    if model.stat().st_size + sum(data.length for _, data in tensors) > most:
+    proto = copy_of(loaded.proto)
+    tensors = [(t, check_external(t, loaded.folder)) for t in external_tensors(proto)]
+    if proto.ByteSize() + sum(data.length for _, data in tensors) > most:
         raise UnverifiedError(f"the model has more than {most >> 20} MiB")
     for tensor, data in tensors:
         with open_external(data.location, loaded.folder) as file:
@@ -106,7 +147,7 @@ def load_with_data(model: Path, most: int) -> onnx.ModelProto:
             tensor.raw_data = file.read(data.length)
         del tensor.external_data[:]
         tensor.ClearField("data_location")
-    return loaded.proto
+    return proto
 
 
 def _read(path: Path) -> bytes:

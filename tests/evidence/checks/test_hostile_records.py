@@ -18,6 +18,7 @@ from tests.reports.sample import passing
 from tests.rewrite.guards.guarded import parsed
 from widthfold_onnx.evidence.checks import verification_of
 from widthfold_onnx.model.document import Document, Node
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import DeliveryOptions, FoldOptions, Provider
@@ -217,4 +218,4 @@ def compared(name: str, model: onnx.ModelProto, folder: Path) -> Any:
     for path, item in zip(paths, (MODELS[name][0], model), strict=True):
         onnx.save(item, path)
     options = DeliveryOptions(provider=Provider.CPU, seeds=1)
-    return verification_of(*paths, options, on_progress=lambda step: None)
+    return verification_of(*map(load, paths), options, on_progress=lambda step: None)

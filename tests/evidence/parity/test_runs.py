@@ -17,6 +17,7 @@ from tests.small_models import MODELS
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.parity import runs
 from widthfold_onnx.evidence.parity.runs import FILLING_LABEL, attempt, filling_set, run_once
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.runtime.provider_traits import Level
 
@@ -27,7 +28,7 @@ LIKE = InputSet("seed 0", {"x": np.ones(SHAPE, np.float32)}, random=True)
 def filled(model: onnx.ModelProto, folder: Path) -> InputSet | None:
     path = folder / "model.onnx"
     onnx.save(model, path)
-    return filling_set(path, LIKE)
+    return filling_set(load(path), LIKE)
 
 
 def constant(model: onnx.ModelProto, name: str) -> float:
@@ -92,7 +93,9 @@ def test_other_inputs_stay_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
     other = np.array([3, 5, 7], np.float32)
-    inputs = filling_set(path, InputSet("seed 0", {**LIKE.feeds, "other": other}, random=True))
+    inputs = filling_set(
+        load(path), InputSet("seed 0", {**LIKE.feeds, "other": other}, random=True)
+    )
     assert inputs is not None
     assert np.ptp(inputs.feeds["x"]) > 0
     np.testing.assert_array_equal(inputs.feeds["other"], other)
@@ -121,7 +124,7 @@ def test_outputs_in_files_are_compared_alike(
 ) -> None:
     small = [compared(tmp_path, SCALED % "2", SCALED % by) for by in ("2", "2.002")]
     monkeypatch.setattr(runs, "MIN_FILE_BYTES", 1)
-    (outputs,) = attempt(tmp_path / "a.onnx", OPTIONS, Level.ALL, FEEDS).outputs
+    (outputs,) = attempt(load(tmp_path / "a.onnx"), OPTIONS, Level.ALL, FEEDS).outputs
     assert isinstance(outputs["y"], np.memmap)
     np.testing.assert_array_equal(outputs["y"], 2 * FEEDS[0].feeds["x"], strict=False)
     assert [compared(tmp_path, SCALED % "2", SCALED % by) for by in ("2", "2.002")] == small

@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -161,3 +162,33 @@ def test_a_link_to_a_model_is_followed(tmp_path):
     (tmp_path / "m.onnx").write_bytes(GOOD)
     (tmp_path / "link").symlink_to("m.onnx")
     assert outcome(tmp_path / "link") is None
+
+
+@pytest.mark.parametrize("change", ["rewritten", "data", "removed", "touched"])
+def test_files_that_were_changed_since_they_were_read_are_told(tmp_path, change):
+    path, data = tmp_path / "m.onnx", tmp_path / "w.bin"
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[N, 2] x) => (float[N, 2] y) { y = Mul(x, w) }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([3, 5], "f4"), "w"))
+    onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    loaded = load(path)
+    loaded.check_unchanged()
+    loaded.check_digest(load(path).digest)
+    message = "m.onnx was changed in the meantime"
+    if change == "rewritten":
+        path.write_bytes(path.read_bytes() + b"\x12\x01a")  # a second name of the producer
+    elif change == "data":
+        data.write_bytes(data.read_bytes() + b"\0")
+    elif change == "removed":
+        path.unlink()
+        message = "m.onnx was removed in the meantime: .*No such file"
+    else:
+        os.utime(path)  # a build that writes the same again
+        loaded.check_unchanged()
+        return
+    with pytest.raises(InvalidModelError, match=message):
+        loaded.check_unchanged()
+    if change != "removed":
+        with pytest.raises(InvalidModelError, match=message):
+            loaded.check_digest(load(path).digest)

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -42,6 +41,7 @@ from widthfold_onnx.evidence.parity.outputs import (
 )
 from widthfold_onnx.evidence.parity.runs import Runs, attempt
 from widthfold_onnx.evidence.parity.truth import true_outputs, usable_truths
+from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import Step
 from widthfold_onnx.results import LevelName, OutputParity, Verdict
 from widthfold_onnx.runtime.provider_traits import Level
@@ -56,6 +56,8 @@ EXACT_RTOL = DEFAULT_RTOL | {
 four units in the last place, as the original may be right by luck."""
 
 OPTIMIZED_NOTE = "the runtime's optimizations change the original; compared with it at this level"
+
+UNDEPLOYED = "not compared as deployed, as neither model runs with the runtime's own optimizations"
 
 _CAVEATS = ("meaningless", "", "ill-conditioned", "unsteady")
 """All caveats. Of two comparisons of an output that are alike otherwise, the one is reported whose
@@ -141,7 +143,7 @@ class _Movement:
         original.on_progress(Step("float64 truth"))
         sets = [original.inputs.sets[index] for index in indices]
         truths, self.truth_remark = true_outputs(
-            original.model, original.names, sets, original.options.truth_work
+            original.model.path, original.names, sets, original.options.truth_work
         )
         for index, truth in zip(indices, truths, strict=True):
             self._truths[index] = truth
@@ -305,7 +307,7 @@ class Findings:
         return (*self.failures, *self.doubts, *self.remarks)
 
 
-def compare_as_deployed(original: OriginalRuns, rewritten: Path, exact: Runs) -> Findings:
+def compare_as_deployed(original: OriginalRuns, rewritten: LoadedModel, exact: Runs) -> Findings:
     """Run both models as the caller deploys them, with kernels that saturate on this CPU.
 
     All other comparisons are of exact products. A fold adds other pairs of products than the
@@ -315,7 +317,7 @@ def compare_as_deployed(original: OriginalRuns, rewritten: Path, exact: Runs) ->
     Args:
         original: the runs of the original. If it does not run, nothing is found; verification says
             so.
-        rewritten: file of the rewritten model.
+        rewritten: the rewritten model.
         exact: its runs by exact kernels at the same level; if they fail, nothing is found.
 
     Returns:
@@ -401,12 +403,12 @@ class ModelParity:
     saturates_further: bool = False
 
 
-def model_parity(original: OriginalRuns, rewritten: Path, *, is_proved: bool) -> ModelParity:
+def model_parity(original: OriginalRuns, rewritten: LoadedModel, *, is_proved: bool) -> ModelParity:
     """Run a rewritten model and judge its outputs.
 
     Args:
         original: the runs of the original.
-        rewritten: model file.
+        rewritten: the rewritten model.
         is_proved: True if both are proved to be the same function. Then rounding and overflow
             explain more, and outputs that show nothing are no obstacle.
     """
@@ -424,11 +426,14 @@ def model_parity(original: OriginalRuns, rewritten: Path, *, is_proved: bool) ->
     failures = faults(rows, original, "disabled") + stored_faults(original, plain_runs.outputs)
     if not failures:
         lines = faults(rows, original, "all")
-        if optimized_runs.failure and not original.optimized_runs.failure:
+        if optimized_runs.failure and original.optimized_runs.failure:
+            remarks.append(f"{UNDEPLOYED}: {original.optimized_runs.failure}")
+        elif optimized_runs.failure:
             lines.insert(0, optimized_runs.failure)
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
     deployed_findings = Findings()
-    if not failures and saturates(original.options) and holds_bytes(original.model, rewritten):
+    protos = original.model.proto, rewritten.proto
+    if not failures and saturates(original.options) and holds_bytes(*protos):
         deployed_findings = compare_as_deployed(original, rewritten, optimized_runs)
         failures += deployed_findings.failures
         remarks += deployed_findings.remarks

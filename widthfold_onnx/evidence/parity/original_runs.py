@@ -13,7 +13,6 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -31,7 +30,7 @@ from widthfold_onnx.evidence.parity.outputs import (
     pairs,
 )
 from widthfold_onnx.evidence.parity.runs import Runs, attempt, run_on_inputs
-from widthfold_onnx.model.loader import load_with_data
+from widthfold_onnx.model.loader import LoadedModel, copy_with_data
 from widthfold_onnx.model.proto.scope import describe_node
 from widthfold_onnx.model.proto.walk import operator_of, subgraphs
 from widthfold_onnx.operators import OPERATORS
@@ -71,7 +70,7 @@ class OriginalRuns:
     """The runs of the original, and how all models are run.
 
     Attributes:
-        model: file of the original.
+        model: the original.
         options: where models run.
         on_progress: gets a step before each run.
         inputs: the input sets on which the original runs.
@@ -80,7 +79,7 @@ class OriginalRuns:
         unsteady_outputs: names of outputs that a second run on the same inputs does not repeat.
     """
 
-    model: Path
+    model: LoadedModel
     options: VerifyOptions
     on_progress: Progress
     inputs: InputSets
@@ -95,7 +94,7 @@ class OriginalRuns:
             f"output {printable(name)} {UNSTEADY_NOTE}" for name in sorted(self.unsteady_outputs)
         ]
 
-    def run(self, model: Path, level: Level) -> Runs:
+    def run(self, model: LoadedModel, level: Level) -> Runs:
         """Run a model on each input set."""
         return attempt(model, self.options, level, self.inputs.sets, self.on_progress)
 
@@ -122,7 +121,7 @@ class OriginalRuns:
         draw_ulps = ulps_of(copy_index, COPIES[copy_index])
 
         def copy() -> onnx.ModelProto:
-            return shake(load_with_data(self.model, MAX_COPIED_BYTES), draw_ulps)
+            return shake(copy_with_data(self.model, MAX_COPIED_BYTES), draw_ulps)
 
         def sets() -> Iterator[InputSet]:
             for index in sorted(set_indices):
@@ -153,7 +152,7 @@ class OriginalRuns:
         nodes: list[onnx.NodeProto] = []
 
         def copy() -> onnx.ModelProto:
-            model = load_with_data(self.model, MAX_COPIED_BYTES)
+            model = copy_with_data(self.model, MAX_COPIED_BYTES)
             nodes.extend(node for node in model.graph.node if operator_of(node) in OPERATORS)
             values = {name for node in model.graph.node for name in node.output}
             values &= {name for node in nodes for name in (*node.input, *node.output)}
@@ -178,7 +177,9 @@ class OriginalRuns:
         return ""
 
 
-def original_runs_of(original: Path, options: VerifyOptions, on_progress: Progress) -> OriginalRuns:
+def original_runs_of(
+    original: LoadedModel, options: VerifyOptions, on_progress: Progress
+) -> OriginalRuns:
     """Run the original and close it again: at most two models are in memory at a time.
 
     Raises:

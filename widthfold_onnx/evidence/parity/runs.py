@@ -27,7 +27,7 @@ from widthfold_onnx.evidence.exact_kernels import holds_bytes, open_exact
 from widthfold_onnx.evidence.parity.outputs import Outputs, why_meaningless
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.document import Document, Node, Value
-from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.proto import walk
 from widthfold_onnx.model.proto.functions import without_functions
 from widthfold_onnx.model.shapes.table import ShapeTable
@@ -80,22 +80,24 @@ def _in_file(array: Array) -> Array:
 
 
 def attempt(
-    model: Path | Callable[[], onnx.ModelProto],
+    model: LoadedModel | Callable[[], onnx.ModelProto],
     options: VerifyOptions,
     level: Level,
     sets: Iterable[InputSet],
     on_progress: Progress = silent,
-    open_model: Callable[[Path | onnx.ModelProto, VerifyOptions, Level], Session] = open_exact,
+    open_model: Callable[
+        [LoadedModel | onnx.ModelProto, VerifyOptions, Level], Session
+    ] = open_exact,
 ) -> Runs:
     """Run a model on input sets, by default with exact integers.
 
-    A model is a file, or a function that copies the original in memory and is called before the
-    first set is read. `on_progress` gets a step before each run.
+    A model was read from a file, or is a function that copies the original in memory and is called
+    before the first set is read. `on_progress` gets a step before each run.
     """
-    name = printable(model.name) if isinstance(model, Path) else "copy of the original"
+    name = printable(model.path.name) if isinstance(model, LoadedModel) else "copy of the original"
     outputs: list[Outputs] = []
     try:
-        session = open_model(model if isinstance(model, Path) else model(), options, level)
+        session = open_model(model if isinstance(model, LoadedModel) else model(), options, level)
         for item in sets:
             on_progress(Step(f"{name}, level {level}: {item.label}"))
             outputs.append(run_once(session, item))
@@ -115,12 +117,12 @@ SHAPE_OPERATORS = ("Shape", "Size")
 
 
 def run_on_inputs(
-    original: Path, session: Session, options: VerifyOptions, on_progress: Progress
+    original: LoadedModel, session: Session, options: VerifyOptions, on_progress: Progress
 ) -> tuple[InputSets, list[Outputs]]:
     """Choose input sets, and return them with the outputs of the model on each.
 
     Args:
-        original: file of the model.
+        original: the model.
         session: a session of the model.
         options: stored inputs, shapes and seeds.
         on_progress: gets a step before each run.
@@ -129,8 +131,7 @@ def run_on_inputs(
         UnverifiedError: it stops on the first set or on a stored one.
         UsageError: stored inputs or shapes that do not fit it.
     """
-    # The model is loaded only when it is needed, and not kept: models may be large.
-    inputs = input_sets(session, options, lambda s: all_windows_fit(load(original).proto, s))
+    inputs = input_sets(session, options, lambda s: all_windows_fit(original.proto, s))
     random_set = next((item for item in inputs.sets if item.random), None)
     if random_set is not None and (item := filling_set(original, random_set)) is not None:
         inputs = replace(inputs, sets=[*inputs.sets, item])
@@ -141,7 +142,7 @@ def run_on_inputs(
         and (values := revealing_values(session, random_set.feeds))
     ):
         inputs, outputs = _run(session, _with_values(inputs, values), on_progress)
-    if branches := unreached_branches(load(original).proto, original, options, inputs.sets):
+    if branches := unreached_branches(original, options, inputs.sets):
         remark = f"no input set reached {', '.join(branches)}"
         inputs = replace(inputs, remarks=[*inputs.remarks, remark])
     return inputs, outputs
@@ -229,14 +230,13 @@ def _combinations(count: int) -> Iterator[tuple[float, ...]]:
 FILLING_LABEL = "whole range of the quantizers"
 
 
-def filling_set(model: Path, template: InputSet) -> InputSet | None:
+def filling_set(loaded: LoadedModel, template: InputSet) -> InputSet | None:
     """Return a set that fills the range of each quantizer of an input, None without a quantizer.
 
     Args:
-        model: the file.
+        loaded: the model.
         template: gives the shapes, and the data of all other inputs.
     """
-    loaded = load(model)
     if not holds_bytes(loaded.proto):
         return None
     document = Document(loaded.proto, loaded.folder, OPERATORS)
@@ -302,25 +302,24 @@ def all_windows_fit(model: onnx.ModelProto, shapes: Shapes) -> bool:
 
 
 def unreached_branches(
-    model: onnx.ModelProto, source: Path, options: RuntimeOptions, sets: Sequence[InputSet]
+    model: LoadedModel, options: RuntimeOptions, sets: Sequence[InputSet]
 ) -> list[str]:
     """Return the branches, chosen by elements of inputs, that no input set reaches.
 
     Args:
-        model: the model, without its external data.
-        source: file of the model.
+        model: the model.
         options: where it runs.
         sets: input sets on which it runs.
 
     Raises:
         UnverifiedError: it does not run.
     """
-    copy, names = _marked_copy(model)
+    copy, names = _marked_copy(model.proto)
     if not names:
         return []
     with tempfile.TemporaryDirectory() as folder:
         session = open_session(
-            copy, options, Level.DISABLED, source=source, profile=Path(folder, "profile")
+            copy, options, Level.DISABLED, source=model.path, profile=Path(folder, "profile")
         )
         for item in sets:
             session.run(item.feeds)

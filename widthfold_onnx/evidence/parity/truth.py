@@ -34,7 +34,7 @@ from widthfold_onnx.evidence.parity.outputs import (
     compare,
 )
 from widthfold_onnx.evidence.proof.float64 import evaluator
-from widthfold_onnx.model.loader import load_with_data
+from widthfold_onnx.model.loader import copy_with_data, load
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.text import printable
@@ -228,7 +228,7 @@ def evaluate(
     pace = 0.0  # work per element of the last set
     results: list[Outputs] = []
     try:
-        evaluation = work.evaluator(load_with_data(model, MAX_WIDENED_BYTES))
+        evaluation = work.evaluator(copy_with_data(load(model), MAX_WIDENED_BYTES))
         with np.errstate(all="ignore"):
             for item in feeds:
                 before, size = work.done, max(sum(array.size for array in item.values()), 1)

@@ -20,6 +20,7 @@ from widthfold_onnx.evidence.parity import judgement
 from widthfold_onnx.evidence.parity.judgement import Findings, compare_as_deployed
 from widthfold_onnx.evidence.parity.runs import Runs
 from widthfold_onnx.evidence.saturation import run_as_judged
+from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import AxisName, DeliveryOptions, FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.runtime.kernels import u8s8_error
@@ -106,18 +107,18 @@ def test_what_saturates_on_both_sides_passes_and_is_told(tmp_path: Path) -> None
 def deployed(original: int, rewritten: int, monkeypatch: pytest.MonkeyPatch) -> Findings:
     """Judge models that are so many steps away from their definition as deployed."""
     feeds = [InputSet("seed 0", {"x": np.zeros((1, 1, 67), np.uint8)}, random=True)]
-    files = Path("a.onnx"), Path("b.onnx")
+    models = [LoadedModel(onnx.ModelProto(), Path(), Path(name), "") for name in ("a", "b")]
     values = np.full((1, 1, 64), 100, np.uint8)
     exact = Runs([{"y": values}])
-    steps = dict(zip(files, (original, rewritten), strict=True))
+    steps = dict(zip(("a", "b"), (original, rewritten), strict=True))
     monkeypatch.setattr(
         judgement,
         "attempt",
-        lambda model, *arguments, **more: Runs([{"y": values + np.uint8(steps[model])}]),
+        lambda model, *arguments, **more: Runs([{"y": values + np.uint8(steps[model.path.name])}]),
     )
-    run = planted_runs(files[0], VALUES, feeds)
+    run = planted_runs(VALUES, feeds, models[0])
     vars(run)["optimized_runs"] = exact
-    return compare_as_deployed(run, files[1], exact)
+    return compare_as_deployed(run, models[1], exact)
 
 
 @pytest.mark.parametrize(("steps", "is_named"), [(0, False), (1, False), (2, True)])

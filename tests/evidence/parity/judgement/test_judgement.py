@@ -64,7 +64,7 @@ def judged(
 ) -> tuple[Judgement, Rows, str]:
     """Compare two models that are that far from the truth, where rounding moves the original."""
     options = VerifyOptions(provider=Provider.CPU, tolerance=tolerance or Tolerance())
-    run = planted_runs(Path("a.onnx"), options, [InputSet("s", {})])
+    run = planted_runs(options, [InputSet("s", {})])
     run.outputs.append(away(original))
     run.unsteady_outputs.update(["y"] if unsteady else [])
     truths: list[Outputs] = [{} if truth is None else {"y": truth}]
@@ -144,7 +144,7 @@ def test_a_few_grains_of_an_output_are_no_fault_of_a_proved_model(
     original: tuple[float, ...], rewritten: tuple[float, ...], is_proved: bool, passed: bool
 ) -> None:
     options = VerifyOptions(provider=Provider.CPU)
-    run = planted_runs(Path("a.onnx"), options, [InputSet("s", {})])
+    run = planted_runs(options, [InputSet("s", {})])
     run.outputs.append(of_grains(*original))
     judgement = Judgement(run, [{}], [{"y": Distance()}], is_proved)
     rows = judgement.rows({"disabled": Runs([of_grains(*rewritten)])})
@@ -189,7 +189,7 @@ def judged_with_copies(
 
     monkeypatch.setattr(OriginalRuns, "movements", movements)
     options = VerifyOptions(provider=Provider.CPU, truth_work=0.0)
-    run = planted_runs(Path("a.onnx"), options, [InputSet("s", {})])
+    run = planted_runs(options, [InputSet("s", {})])
     run.outputs.append(away(0.0))
     rows, remarks = judge(run, {"disabled": Runs([away(0.1)])}, is_proved=True)
     return rows["disabled", "y", 0], remarks
@@ -263,7 +263,7 @@ def test_a_stored_output_is_met_as_by_the_original(
     """Comparing both models reports an output that is missing."""
     options = VerifyOptions(provider=Provider.CPU, tolerance=Tolerance(rtol=1e-3))
     stored_set = InputSet("s", {}, (TRUTH.astype(np.float32),))
-    run = planted_runs(Path("a.onnx"), options, [stored_set])
+    run = planted_runs(options, [stored_set])
     run.outputs.append(original)
     run.names.append("y")
     faults = stored_faults(run, [rewritten])

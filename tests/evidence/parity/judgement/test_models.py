@@ -16,6 +16,7 @@ from widthfold_onnx.evidence.parity.outputs import (
 )
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
 from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import Session, open_session
 
 TRUTHFUL = VerifyOptions(provider=Provider.CPU, seeds=3, truth_work=100)
@@ -129,6 +130,29 @@ def test_sequences_are_compared_element_by_element(tmp_path):
     ]
     assert compared(tmp_path, text % "z", text % "x").verdict == "fail"
     assert compared(tmp_path, text % "z", text % "z, z").verdict == "fail"
+
+
+def test_it_is_said_that_models_do_not_run_as_deployed(tmp_path, monkeypatch):
+    """The runtime refuses some right models at its own level, such as QDQ layers of some forms."""
+    opened = exact_kernels.open_session
+    fails: set[str] = set()
+
+    def open_at(model, options, level, **arguments):
+        if level is Level.ALL and model.name in fails:
+            raise UnverifiedError(f"{model.name} does not load: a fault of an optimizer")
+        return opened(model, options, level, **arguments)
+
+    monkeypatch.setattr(exact_kernels, "open_session", open_at)
+    fails.update(["a.onnx", "b.onnx"])
+    result = compared(tmp_path, SCALED % "2", SCALED % "2")
+    assert result.verdict == "pass"
+    assert result.reasons == (
+        "not compared as deployed, as neither model runs with the runtime's own optimizations: "
+        "a.onnx does not load: a fault of an optimizer",
+    )
+    fails.remove("a.onnx")
+    result = compared(tmp_path, SCALED % "2", SCALED % "2")
+    assert result.verdict == "fail"
 
 
 class WrongSession(Session):

@@ -9,6 +9,7 @@ from tests.evidence.compared import compare_models
 from tests.evidence.parity.planted_runs import planted_runs
 from tests.folding import optimize
 from widthfold_onnx.evidence import exact_kernels
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.runtime.provider_traits import Level
@@ -144,7 +145,7 @@ def test_a_nan_that_the_original_has_nowhere_is_a_fault(tmp_path):
 def at(pair, *values):
     feeds = [np.zeros(SHAPE, np.float32)] + [np.full(SHAPE, v, np.float32) for v in values]
     sets = [InputSet("s", {"x": x}) for x in feeds]
-    original = planted_runs(pair[0], OPTIONS, sets)
+    original = planted_runs(OPTIONS, sets, load(pair[0]))
     return [original.overflow(number) for number in range(len(sets))]
 
 
