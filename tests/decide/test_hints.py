@@ -100,6 +100,30 @@ def test_a_product_of_matrices_is_never_extended() -> None:
     assert "folds it" not in site.reason
 
 
+@pytest.mark.parametrize(
+    ("rows", "widths", "hint"),
+    [
+        ("16", (2, 5), "; --mix-samples folds it"),
+        ("N", (5, 1), "; --mix-samples folds it"),
+        ("N", (2, 20), "; --input-shape x:8,2 --mix-samples folds it"),
+        ("N", (20, 20), "; --input-shape x:256,20 --mix-samples folds it"),
+    ],
+    ids=["fixed", "open", "open, grows too much at one row", "open, grows too much at few rows"],
+)
+def test_rows_that_may_be_samples_name_the_option_that_lets_them_mix(
+    rows: str, widths: tuple[int, int], hint: str
+) -> None:
+    interface = f"(float[{rows}, {widths[0]}] x) => (float[{rows}, {widths[1]}] y)"
+    text = f'<ir_version: 8, opset_import: ["" : 17]> main {interface} {{ y = MatMul (x, w) }}'
+    before = parsed(text, w=widths)
+    options = FoldOptions(factor=8)
+    _, (site,) = fold_model(before, options)
+    assert (site.status, site.code) == ("refused", "mixes-samples")
+    assert site.reason.endswith(hint), site.reason
+    _, (site,) = fold_model(before, replace(options, mix_samples=True, **following(hint)))
+    assert site.status == "folded"
+
+
 def test_where_forms_are_measured_a_size_that_no_factor_divides_is_a_hint() -> None:
     before = model("1, 3, H, W", f'y = Conv <{SAME}, auto_pad = "NOTSET"> (x, w)', w=(3, 3, 3, 3))
     reading = Reading.of(Model(before, None), EMPTY_PLAN)

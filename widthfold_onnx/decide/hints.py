@@ -101,9 +101,10 @@ class Hints:
         if refusal.code in UNDIVIDED:
             if self._folds(site, self._reading.planned_shapes, replace(self._options, ragged=True)):
                 hints.append(RAGGED)
-        elif refusal.code == Code.MIXES_SAMPLES:
-            if self._folds(site, self._reading.planned_shapes, mixing_options):
-                hints.append(MIX)
+        elif refusal.code == Code.MIXES_SAMPLES and self._folds(
+            site, self._reading.planned_shapes, mixing_options
+        ):
+            hints.append(MIX)
         elif is_open and not hints and isinstance(layer, ProductLayer):
             hints = self._shapes(site, mixing_options, f" {MIX}")
         return f"{' or '.join(hints)} folds it" if hints else ""
@@ -126,7 +127,8 @@ class Hints:
     def _suggested(self) -> list[tuple[Shapes, ShapeTable]]:
         """Suggested sizes, and the shapes of all values at them.
 
-        They are suggested for one input at a time, then for all: with one sample, then `factor`.
+        They are suggested for one input at a time, then for all: with one sample, then `factor`,
+        then many for matrices alone, whose rows may be positions.
         """
         demanded = self._options.input_shapes[0]
         proto = self._reading.document.proto
@@ -139,7 +141,8 @@ class Hints:
         groups += [list(open_inputs)] if len(open_inputs) > 1 else []
         sizes: Sizes = tuple(
             {**demanded, **{name: self._shape_of(open_inputs[name], samples) for name in names}}
-            for samples, names in product((1, self._factor), groups)
+            for samples, names in product((1, self._factor, ROUND * self._factor), groups)
+            if samples <= self._factor or all(len(open_inputs[name]) == 2 for name in names)
         )
         if sizes and self._size_finder is not None:
             sizes = self._size_finder(sizes)
