@@ -114,6 +114,16 @@ def failures() -> tuple[type[Exception], ...]:
     return (RuntimeError, ValueError, *(item for item in types if issubclass(item, Exception)))
 
 
+_LACKING = ("Dilation not supported for AutoPadType",)
+"""Errors of a run that name what a kernel lacks, among those of wrong inputs."""
+
+
+def lacks_kernel(error: Exception) -> bool:
+    """Check whether a runtime error says that it has no kernel for a node, whatever its inputs."""
+    kind = runtime().capi.onnxruntime_pybind11_state.NotImplemented
+    return isinstance(error, kind) or any(text in str(error) for text in _LACKING)
+
+
 def error_text(error: Exception, model: Path | None = None) -> str:
     r"""Return a runtime error as one line; if a library of the device failed, only its message.
 

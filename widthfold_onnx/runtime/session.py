@@ -156,6 +156,7 @@ class Session:
 
         Raises:
             UnverifiedError: the runtime stopped, or an output is no tensor.
+            NoKernelError: the runtime stopped for want of a kernel.
         """
         with self.translated(), library.run_options(seconds) as options:
             values = self.ort_session.run(self.outputs, dict(feeds), options)
@@ -194,7 +195,7 @@ class Session:
             yield
         except library.failures() as error:
             text = library.error_text(error)
-            raise UnverifiedError(f"{self.label} does not run: {text}") from error
+            raise _error_kind(error)(f"{self.label} does not run: {text}") from error
 
     def _place(self, value: Array | Placed) -> Placed:
         """Copy an array to the device, unless it lies there already."""
@@ -299,7 +300,6 @@ def open_session(
         NoKernelError: a model that does not load for want of a kernel.
         UsageError: `use_tf32` is switched off where float16 is to be timed.
     """
-    runtime = library.runtime()
     provider = usable_provider(options.provider)
     if isinstance(model, onnx.ModelProto):
         path, name = source, model.graph.name if source is None else source.name
@@ -318,9 +318,8 @@ def open_session(
             ranking(provider, options.provider_options, options.threads, tf32=tf32),
         )
     except library.failures() as error:
-        has_no_kernel = isinstance(error, runtime.capi.onnxruntime_pybind11_state.NotImplemented)
-        kind = NoKernelError if has_no_kernel else UnverifiedError
-        raise kind(f"{label} does not load: {library.error_text(error, path)}") from error
+        text = library.error_text(error, path)
+        raise _error_kind(error)(f"{label} does not load: {text}") from error
     first, expected = session.get_providers()[0], traits_of(provider).name
     if first != expected:
         raise UnverifiedError(f"{label} runs on {first} although {expected} was asked for")
@@ -328,6 +327,10 @@ def open_session(
     number = int(options.provider_options.get("device_id", 0)) if on_cuda else 0
     device = ("cuda" if on_cuda else "cpu", number)
     return Session(session, provider, label, device, options.cases)
+
+
+def _error_kind(error: Exception) -> type[UnverifiedError]:
+    return NoKernelError if library.lacks_kernel(error) else UnverifiedError
 
 
 def _check_tensor_cores(model: Path | onnx.ModelProto, label: str) -> None:

@@ -166,3 +166,26 @@ def test_a_scale_that_leaves_bfloat16_is_not_carried(tmp_path: Path) -> None:
         ops = [node.op_type for node in result.graph.node]
         between = ops[ops.index("Conv") + 1]
         assert (between == "Mul") == carried
+
+
+def test_padding_that_no_kernel_has_is_proved_and_the_message_asks_for_no_inputs(
+    tmp_path: Path,
+) -> None:
+    """The runtime loads a dilated Conv with SAME padding, and stops at its first run."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1, 2, 12, N] x) => (float[1, 3, 12, N] y) {
+        y = Conv <auto_pad = "SAME_UPPER", dilations = [2, 2]> (x, w)
+    }"""
+    proto = onnx.parser.parse_model(text)
+    weight = RNG.integers(-3, 4, (3, 2, 3, 3)).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    onnx.save(proto, source)
+    run = widthfold("optimize", source, out, "--factor", 4)
+    assert run.code == 0
+    assert "written without having been run: in.onnx does not run: " in run.out
+    for command in (("optimize", source, out), ("verify", source, source)):
+        run = widthfold(*command)
+        assert run.code == 4
+        assert "no input helps, as the runtime has no kernel for it" in run.err
+        assert "--inputs" not in run.err

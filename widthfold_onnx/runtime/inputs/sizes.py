@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product, starmap
 from pathlib import Path
 
-from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.errors import NoKernelError, UnverifiedError, UsageError
 from widthfold_onnx.model.proto.dims import DimensionKey, Dimensions, check_shapes
 from widthfold_onnx.options import Provider, RuntimeOptions, Shapes, Sizes, Values
 from widthfold_onnx.results import AssumedSizes
@@ -210,6 +210,7 @@ def find_shapes(
     Raises:
         UsageError: as `input_dimensions`.
         UnverifiedError: no try ran.
+        NoKernelError: no try ran, the first one for want of a kernel.
     """
     tries = _Tries(session, demanded, end, always_bounded=always_bounded)
     open_dims = tries.dims.open_dims
@@ -217,6 +218,10 @@ def find_shapes(
     choices = [*small, *(dict.fromkeys(open_dims, extent) for extent in TRIED_EXTENTS)]
     shapes = tries.first(small, least=ENOUGH) or tries.first([*choices, *_one_at_a_time(open_dims)])
     if shapes is None:
+        if tries.lacks_kernel:
+            raise NoKernelError(
+                f"{tries.failure}; no input helps, as the runtime has no kernel for it"
+            )
         names = ", ".join(map(printable, tries.dims.open_inputs))
         if names:
             raise UnverifiedError(
@@ -317,6 +322,7 @@ class _Tries:
     Attributes:
         dims: the open dimensions.
         failure: message on the first try that did not run.
+        lacks_kernel: whether that try stopped for want of a kernel.
 
     Raises:
         UsageError: as `input_dimensions`.
@@ -336,6 +342,7 @@ class _Tries:
         self._stopped: list[Shapes] = []
         self.dims = input_dimensions(session.inputs, demanded)
         self.failure = ""
+        self.lacks_kernel = False
 
     def first(
         self,
@@ -380,6 +387,7 @@ class _Tries:
             with memory_at_most(MEMORY) if limits_memory else contextlib.nullcontext():
                 self._session.run(feeds, max(limit, 0.0))
         except (UnverifiedError, MemoryError) as error:
+            self.lacks_kernel |= not self.failure and isinstance(error, NoKernelError)
             self.failure = self.failure or str(error) or "out of memory"
             return False
         return True
