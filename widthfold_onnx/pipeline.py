@@ -16,7 +16,7 @@ import onnx
 from widthfold_onnx.decide.decided_plan import DecidedPlan
 from widthfold_onnx.decide.fixed import decide_fixed, decide_layout
 from widthfold_onnx.decide.hints import size_finder_of
-from widthfold_onnx.decide.outcomes import applied_outcomes, optimize_report
+from widthfold_onnx.decide.outcomes import applied_outcomes, optimize_report, unread_remark
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 from widthfold_onnx.evidence import verify_files
 from widthfold_onnx.evidence.proof.program import Program
@@ -25,7 +25,7 @@ from widthfold_onnx.evidence.saturation import run_as_judged, usable_forms
 from widthfold_onnx.model.atomic import check_target
 from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.model.loader import LoadedModel, Model, load
-from widthfold_onnx.model.proto.walk import frozen
+from widthfold_onnx.model.proto.walk import OVERRIDABLE_SINCE, frozen, unread_weights
 from widthfold_onnx.model.writer import copy_model
 from widthfold_onnx.options import (
     FoldOptions,
@@ -157,6 +157,7 @@ def optimize_in_memory(
     _require_equal(proof)
     summary = msgspec.structs.replace(report.summary, bytes_after=new_model.ByteSize())
     report = msgspec.structs.replace(report, summary=summary)
+    report = _with_unread_weights(report, model.proto, new_model)
     return new_model, CommandResult(report, decided_plan.plan)
 
 
@@ -409,7 +410,19 @@ def _deliver(
     if not is_written:
         return report
     summary = msgspec.structs.replace(report.summary, bytes_after=out.stat().st_size)
-    return msgspec.structs.replace(report, summary=summary, written=out.name)
+    report = msgspec.structs.replace(report, summary=summary, written=out.name)
+    if loaded.proto.ir_version >= OVERRIDABLE_SINCE:
+        return report  # no weight that can be folded is an input
+    return _with_unread_weights(report, loaded.proto, load(out).proto)
+
+
+def _with_unread_weights(
+    report: OptimizeReport, old: onnx.ModelProto, new: onnx.ModelProto
+) -> OptimizeReport:
+    """Return a report that counts the weights which only the new model does not read."""
+    count = len(unread_weights(new) - unread_weights(old))
+    remarks = [*report.remarks, *([unread_remark(count)] if count else [])]
+    return msgspec.structs.replace(report, remarks=remarks)
 
 
 def _verify_as(

@@ -774,6 +774,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
         fixed_sizes: sizes of inputs that the model left open and the new one declares.
         values: combinations of values of inputs that choose between parts of the model.
         note: what the caller should know of the plan; "" if there is nothing.
+        remarks: what the caller should know of the models.
         written: the new file, None where none was written.
         verification: the checks; None where nothing was written or they were off.
     """
@@ -790,6 +791,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
     fixed_sizes: dict[str, list[int]] = msgspec.field(default_factory=dict)
     values: list[dict[str, list[float]]] = msgspec.field(default_factory=list)
     note: str = ""
+    remarks: list[str] = msgspec.field(default_factory=list)
     written: str | None
     verification: VerifyReport | None
 
@@ -880,6 +882,7 @@ class InspectReport(Report, kw_only=True, frozen=True):
         padding: channels that could be padded; None if there are none.
         assumed: sizes at which the model runs; None where nothing is open, or none was found.
         values: combinations of values of inputs that choose between parts of the model.
+        remarks: what the caller should know of the model.
     """
 
     schema: str = "widthfold.inspect/4"
@@ -892,3 +895,4 @@ class InspectReport(Report, kw_only=True, frozen=True):
     padding: PaddingReport | None = None
     assumed: AssumedSizes | None = None
     values: list[dict[str, list[float]]] = msgspec.field(default_factory=list)
+    remarks: list[str] = msgspec.field(default_factory=list)

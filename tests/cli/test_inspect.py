@@ -9,11 +9,12 @@ import jsonschema
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import numpy_helper, parser
 
 import widthfold_onnx
 from tests.cli.tool import names, on_terminal, snapshot, widthfold
 from tests.small_models import MODELS, build, save
+from widthfold_onnx.runtime.session import open_session
 
 SCHEMA = json.loads((Path(widthfold_onnx.__file__).parent / "schemas" / "inspect.json").read_text())
 
@@ -50,6 +51,23 @@ def test_a_terminal_gets_a_framed_table(model: Path) -> None:
     run = on_terminal("inspect", model)
     assert run.code == 0
     assert "───" in run.out
+
+
+def test_a_file_in_the_blocked_layout_of_the_runtime_is_named(tmp_path: Path) -> None:
+    weight = ", ".join(map(str, range(64)))
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1, 8, 12, 13] x) => (float[1, 8, 12, 13] y) <float[8, 8, 1, 1] w = {{{weight}}}> {{
+        y = Conv (x, w)
+    }}"""
+    saved = tmp_path / "saved.onnx"
+    open_session(parser.parse_model(text), optimized=saved)
+    if not any(node.domain == "com.microsoft.nchwc" for node in onnx.load(saved).graph.node):
+        pytest.skip("the runtime has no blocked layout for this processor")
+    remark = "(com.microsoft.nchwc), which are no layers here: 2; the runtime saved this file at "
+    assert remark in widthfold("inspect", saved).out
+    assert remark in widthfold("optimize", saved, "--factor", 4).out
+    source = save(build(), tmp_path / "model.onnx")
+    assert "blocked layout" not in widthfold("inspect", source).out
 
 
 def agreeing(path: Path, *options: object) -> list[dict]:

@@ -16,7 +16,7 @@ import msgspec
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.model.loader import Model
-from widthfold_onnx.model.proto.walk import frozen, overridable
+from widthfold_onnx.model.proto.walk import frozen, weights_among_inputs
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.exchange import Match, find_matches
@@ -58,8 +58,9 @@ class Drafting:
         options = self.fold_options
         if options.fixed_shapes and not any(options.input_shapes):
             raise UsageError("--fixed-shapes declares the sizes of --input-shape: give them")
+        weights = weights_among_inputs(self.model.proto)
         return Plan(
-            frozen=tuple(sorted(overridable(self.model.proto))) if options.freeze_weights else (),
+            frozen=tuple(sorted(weights)) if options.freeze_weights else (),
             sizes=tuple(map(dict, options.input_shapes)),
             limits=Limits.of(options),
         )

@@ -9,7 +9,7 @@ from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES
 from widthfold_onnx.arrays import Dims, round_up
 from widthfold_onnx.decide.decisions import Decision, Drafting, decisions_of
 from widthfold_onnx.decide.hints import Hints, size_finder_of
-from widthfold_onnx.decide.outcomes import KEPT, companion_reports, padding_report
+from widthfold_onnx.decide.outcomes import KEPT, companion_reports, model_remarks, padding_report
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, Values
@@ -84,6 +84,7 @@ def inspect_model(
         padding=padding_report(paddable, is_padded=False) if paddable.chains else None,
         assumed=assumed,
         values=values_for_report(cases),
+        remarks=model_remarks(loaded.proto),
     )
 
 

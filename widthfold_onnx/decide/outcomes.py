@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import onnx
+
 from widthfold_onnx.decide.decisions import Decision
 from widthfold_onnx.model.linking import NodeName
+from widthfold_onnx.model.proto.walk import model_nodes
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import (
@@ -71,6 +74,29 @@ class Outcomes:
         return replace(self, sites=sites)
 
 
+BLOCKED_DOMAIN = "com.microsoft.nchwc"
+"""Domain of the runtime's blocked layers, which it writes for the processor at hand."""
+
+
+def model_remarks(model: onnx.ModelProto) -> list[str]:
+    """Return what the caller should know of a model before its layers are looked at."""
+    count = sum(node.domain == BLOCKED_DOMAIN for node in model_nodes(model))
+    if not count:
+        return []
+    return [
+        f"nodes in a blocked layout of ONNX Runtime ({BLOCKED_DOMAIN}), which are no layers here: "
+        f"{count}; the runtime saved this file at level all: give the model that it was made from"
+    ]
+
+
+def unread_remark(count: int) -> str:
+    """Say that weights which were replaced are inputs still: a file of IR version 3 lists them."""
+    return (
+        f"replaced weights that stay among the inputs, unread: {count}; IR version 3 lists weights "
+        "there, and --freeze-weights leaves them out"
+    )
+
+
 def optimize_report(
     model: str,
     size: int,
@@ -118,6 +144,7 @@ def optimize_report(
         verification=None,
         values=list(values),
         note=note,
+        remarks=model_remarks(fitted_plan.reading.document.proto),
     )
 
 

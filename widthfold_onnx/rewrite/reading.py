@@ -14,7 +14,7 @@ from widthfold_onnx.model.document import Document
 from widthfold_onnx.model.linking import NodeName, shown_name
 from widthfold_onnx.model.loader import Model
 from widthfold_onnx.model.proto.dims import declare
-from widthfold_onnx.model.proto.walk import copy_of, frozen, overridable
+from widthfold_onnx.model.proto.walk import copy_of, frozen, weights_among_inputs
 from widthfold_onnx.model.shapes.table import ShapeTable, inputs_of
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import ANY_SIZE, Sizes
@@ -80,7 +80,7 @@ class Reading:
             document=Document(copy, model.folder, OPERATORS),
             sizes=plan.sizes,
             is_folded=is_folded,
-            missing_weights=set(plan.frozen) - overridable(model.proto),
+            missing_weights=set(plan.frozen) - weights_among_inputs(model.proto),
             matches=matches,
             padding_misfits=misfits,
         )

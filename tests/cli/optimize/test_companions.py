@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from onnx import helper, numpy_helper
 
+import widthfold_onnx
 from tests.cli.tool import QUICK, widthfold
 from tests.running import run
 from tests.small_models import build, save
@@ -206,6 +207,33 @@ def test_verify_accepts_frozen_weights_if_told(overridable: Path, tmp_path: Path
     verification = widthfold("verify", overridable, out, *QUICK, "--freeze-weights")
     assert verification.code == 0, verification.err
     assert "proof: equal" in verification.out
+
+
+def test_weights_of_an_old_file_are_frozen_together_and_otherwise_stay_unread(
+    tmp_path: Path,
+) -> None:
+    old = net()
+    old.ir_version, old.opset_import[0].version = 3, 8
+    for tensor in old.graph.initializer:
+        value = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        old.graph.input.append(value)
+    source, out = save(old, tmp_path / "in.onnx"), tmp_path / "out.onnx"
+    remark = "replaced weights that stay among the inputs, unread: 3; IR version 3"
+    run = widthfold("optimize", source, out, "--factor", 8, "--seeds", 1)
+    assert run.code == 0, run.err
+    assert remark in run.out
+    assert {value.name for value in onnx.load(out).graph.input} > {"x", "w1", "w2", "s"}
+    run = widthfold("optimize", source, out, "--factor", 8, "--seeds", 1, "--freeze-weights")
+    assert run.code == 0, run.err
+    assert "3 weights taken out of the inputs" in run.out
+    assert remark not in run.out
+    frozen = onnx.load(out)
+    onnx.checker.check_model(frozen, full_check=True)
+    assert [value.name for value in frozen.graph.input] == ["x"]
+    assert {"w1", "w2", "s"}.isdisjoint(tensor.name for tensor in frozen.graph.initializer)
+    assert same(source, out)
+    report = widthfold_onnx.optimize(old, factor=8).report
+    assert [line.startswith(remark) for line in report.remarks] == [True]
 
 
 def wrong_weight(graph: onnx.GraphProto) -> None:

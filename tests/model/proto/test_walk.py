@@ -151,6 +151,30 @@ def test_frozen_weights_are_no_inputs() -> None:
     assert model.SerializeToString(deterministic=True) == before
 
 
+def test_below_ir_version_4_all_weights_are_frozen_together() -> None:
+    """That version has no initializer that is no input; the next one lets callers replace them."""
+    model = nested()
+    model.ir_version = 3
+    model.graph.input.append(helper.make_tensor_value_info("v", FLOAT, [7]))
+    result = walk.frozen(model, ["w"])
+    assert result.ir_version == 4
+    assert [port.name for port in result.graph.input] == ["x"]
+    assert walk.frozen(model, ["other"]) is model
+
+
+def test_unread_weights_are_inputs_that_no_node_reads() -> None:
+    model = nested()
+    assert walk.unread_weights(model) == {"w"}
+    model.graph.node[0].input[0] = "w"
+    assert walk.unread_weights(model) == set()
+    model.graph.input.append(helper.make_tensor_value_info("unread", FLOAT, [1]))
+    assert "unread" not in walk.unread_weights(model)
+    model.graph.initializer.append(helper.make_tensor("unread", FLOAT, [1], [1.0]))
+    assert "unread" in walk.unread_weights(model)
+    model.graph.output.append(helper.make_tensor_value_info("unread", FLOAT, [1]))
+    assert "unread" not in walk.unread_weights(model)
+
+
 def test_some_messages_of_a_field_are_kept_in_their_order() -> None:
     main = nested().graph
     walk.retain(main.initializer, lambda stored: stored.name != "w")

@@ -161,28 +161,39 @@ def required_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     return [value for value in model.graph.input if value.name not in defaults]
 
 
+def weights_among_inputs(model: onnx.ModelProto) -> set[str]:
+    """Return the initializers that are inputs as well; a caller may replace `overridable` ones."""
+    return initializers(model.graph).keys() & {value.name for value in model.graph.input}
+
+
 def overridable(model: onnx.ModelProto) -> set[str]:
     """Return the initializers that a caller may replace."""
-    if model.ir_version < OVERRIDABLE_SINCE:
-        return set()
-    return initializers(model.graph).keys() & {value.name for value in model.graph.input}
+    return set() if model.ir_version < OVERRIDABLE_SINCE else weights_among_inputs(model)
+
+
+def unread_weights(model: onnx.ModelProto) -> set[str]:
+    """Return the initializers that are inputs as well, and that nothing reads."""
+    reads = {name for node in all_nodes(model.graph.node) for name in node.input}
+    return weights_among_inputs(model) - reads - {value.name for value in model.graph.output}
 
 
 def frozen(model: onnx.ModelProto, names: Collection[str] | None = None) -> onnx.ModelProto:
     """Return a model in which initializers are no inputs: itself if none of them is one.
 
     ONNX Runtime treats a weight that is an input as data: it neither packs it nor fuses anything
-    with it.
+    with it. Below `OVERRIDABLE_SINCE` all initializers are inputs, and constants all the same: if
+    one is frozen, the model gets that version, and none is an input.
 
     Args:
         model: the model; it is not changed.
         names: of these initializers; None for all.
     """
-    weights = overridable(model)
-    if names is not None:
-        weights &= set(names)
-    if not weights:
+    weights = weights_among_inputs(model)
+    taken = weights if names is None else weights & set(names)
+    if not taken:
         return model
     copy = copy_of(model)
-    retain(copy.graph.input, lambda value: value.name not in weights)
+    if copy.ir_version < OVERRIDABLE_SINCE:
+        copy.ir_version, taken = OVERRIDABLE_SINCE, weights
+    retain(copy.graph.input, lambda value: value.name not in taken)
     return copy

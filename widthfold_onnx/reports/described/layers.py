@@ -106,6 +106,7 @@ def describe_inspection(report: InspectReport, *, is_full: bool) -> Description:
         remarks.append(padding(report.padding, is_full=is_full))
     if any(site.earlier_fold is not None for site in report.sites):
         remarks.append(_already_folded(report.model))
+    remarks += [Line("", remark) for remark in report.remarks]
     return Description(
         head=Line(
             "", f"{report.model}: {report.nodes} nodes, opset {report.opset}; {_foldable(report)}"
@@ -289,6 +290,7 @@ def _cautions(report: OptimizeReport) -> list[Line]:
         Line("", spread if spreads else ""),
         Line("", f"{', '.join(sizes)} (--fixed-shapes)" if report.fixed_sizes else ""),
         Line("plan", report.note),
+        *(Line("", remark) for remark in report.remarks),
     ]
     return [line for line in lines if line.text]
 
