@@ -372,6 +372,8 @@ class RuntimeOptions:
         values: values of control inputs, such as a rate, in all runs.
         cases: combinations of values that choose between parts of the model, with `values` in each
             (`runtime.inputs.cases`). All of them are compared, the first is timed.
+        index_limits: the inputs that are indices or sizes, each with a number above them
+            (`model.proto.indices`).
 
     Raises:
         UsageError: no provider has that name, or a number of threads that is none.
@@ -384,6 +386,7 @@ class RuntimeOptions:
     inputs: tuple[str, ...] = ()
     values: Values = field(default_factory=dict)
     cases: tuple[Values, ...] = ({},)
+    index_limits: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "provider", word("provider", self.provider, Provider))

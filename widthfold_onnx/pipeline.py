@@ -41,7 +41,7 @@ from widthfold_onnx.results import OptimizeReport, Proof, VerifyReport
 from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text
 from widthfold_onnx.rewrite.plan import Plan, read_plan
 from widthfold_onnx.runtime.environment import other_runtime
-from widthfold_onnx.runtime.inputs.cases import values_for_report, with_cases
+from widthfold_onnx.runtime.inputs.cases import for_model, values_for_report
 from widthfold_onnx.runtime.inputs.stored import with_stored_sizes
 from widthfold_onnx.tuning.search import search
 from widthfold_onnx.tuning.store import Store
@@ -88,7 +88,7 @@ def optimize(
         UnverifiedError: nothing can be measured, for want of a runtime or of usable inputs.
     """
     name, size = loaded.path.name, loaded.path.stat().st_size
-    values = values_for_report(with_cases(search_options, loaded.proto).cases)
+    values = values_for_report(for_model(search_options, loaded.proto).cases)
     if out is None:
         verify_options = None
     else:
@@ -290,7 +290,7 @@ def _decide_plan(
     Where a result that was measured will be verified, no form saturates further than the model.
     """
     options = with_stored_sizes(options, search_options.inputs, loaded.proto)
-    search_options = with_cases(search_options, loaded.proto)
+    search_options = for_model(search_options, loaded.proto)
     exclusions: Mapping[NodeName, Refusal] = {}
     if verify_options is not None and options.is_measured:
         options, exclusions = _without_saturating_forms(
@@ -321,7 +321,7 @@ def _without_saturating_forms(
         UsageError: stored inputs or shapes that do not fit it.
     """
     on_progress(Step("running the model as its values are judged"))
-    run_options = with_cases(
+    run_options = for_model(
         replace(verify_options, input_shapes=options.input_shapes), loaded.proto
     )
     if not run_as_judged(loaded.path, run_options):

@@ -24,7 +24,7 @@ from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import EXTENTS, guard_conditions, wide_problem
 from widthfold_onnx.rules.selection import nearest_refusals, preference, preferred_form
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.inputs.cases import values_for_report, with_cases
+from widthfold_onnx.runtime.inputs.cases import for_model, values_for_report
 from widthfold_onnx.runtime.inputs.sizes import (
     assumption_report,
     input_dimensions,
@@ -61,7 +61,7 @@ def inspect_model(
             "inspect measures nothing and shows the forms of one factor: give a number; what auto "
             "takes is shown by `optimize MODEL`"
         )
-    cases = with_cases(runtime_options, loaded.proto).cases
+    cases = for_model(runtime_options, loaded.proto).cases
     drafting = Drafting(loaded, options)
     matches = drafting.matches(tuple(COMPANIONS))
     draft = drafting.with_companions(drafting.matches(options.active_companions))

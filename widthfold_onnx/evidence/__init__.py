@@ -17,7 +17,7 @@ from widthfold_onnx.options import Progress, VerifyOptions, silent
 from widthfold_onnx.results import VerifyReport
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.environment import StartReadings, environment
-from widthfold_onnx.runtime.inputs.cases import with_cases
+from widthfold_onnx.runtime.inputs.cases import for_model
 from widthfold_onnx.runtime.inputs.stored import with_stored_sizes
 from widthfold_onnx.text import quoted
 
@@ -79,7 +79,7 @@ def _verify_in_child(
     original: LoadedModel, rewritten: Path, options: VerifyOptions, on_progress: Progress
 ) -> VerifyReport:
     """Compare two models; a failure of the child makes them unverified."""
-    options = with_cases(options, original.proto)
+    options = for_model(options, original.proto)
     state = StartReadings()
     try:
         return isolated(

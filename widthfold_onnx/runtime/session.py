@@ -58,12 +58,14 @@ class Port:
         dims: sizes, symbols, or None where nothing is known. The runtime shows a scalar and a
             tensor of unknown rank alike, as ().
         value: its elements, or the single element that fills it; () where it is drawn at random.
+        limit: a number above its elements, which may be indices or sizes; None where they are data.
     """
 
     name: str
     dtype: str
     dims: tuple[int | str | None, ...]
     value: tuple[float, ...] = ()
+    limit: int | None = None
 
 
 def ports_of(proto: onnx.ModelProto) -> list[Port]:
@@ -81,13 +83,14 @@ def _dtype(kind: int) -> str:
     return str(onnx.helper.tensor_dtype_to_np_dtype(kind).name)
 
 
-def port_of(meta: Any, values: Values) -> Port:
+def port_of(meta: Any, values: Values, index_limits: Mapping[str, int]) -> Port:
     """Convert the runtime's description of an input, with its value if it has one."""
     kind = str(meta.type)
     inner = kind.removeprefix("tensor(").removesuffix(")")
     dtype = _DTYPES.get(kind, inner if kind == f"tensor({inner})" else kind)
     name = str(meta.name)
-    return Port(name, dtype, tuple(map(_dim, meta.shape)), values.get(name, ()))
+    dims, value = tuple(map(_dim, meta.shape)), values.get(name, ())
+    return Port(name, dtype, dims, value, index_limits.get(name))
 
 
 def _dim(dim: object) -> int | str | None:
@@ -124,6 +127,7 @@ class Session:
         label: name of the model in messages.
         device: the runtime's name for the kind of device, and its number.
         cases: combinations of values of inputs that choose between parts of the model.
+        index_limits: as in `RuntimeOptions`.
     """
 
     ort_session: Any
@@ -131,6 +135,7 @@ class Session:
     label: str
     device: tuple[str, int]
     cases: tuple[Values, ...]
+    index_limits: Mapping[str, int]
 
     @cached_property
     def outputs(self) -> list[str]:
@@ -140,7 +145,8 @@ class Session:
     @cached_property
     def inputs(self) -> list[Port]:
         """The inputs, with the values of the first case."""
-        return [port_of(meta, self.cases[0]) for meta in self.ort_session.get_inputs()]
+        metas = self.ort_session.get_inputs()
+        return [port_of(meta, self.cases[0], self.index_limits) for meta in metas]
 
     @property
     def case_sessions(self) -> list[Session]:
@@ -326,7 +332,7 @@ def open_session(
     on_cuda = traits_of(provider).device == "nvidia"
     number = int(options.provider_options.get("device_id", 0)) if on_cuda else 0
     device = ("cuda" if on_cuda else "cpu", number)
-    return Session(session, provider, label, device, options.cases)
+    return Session(session, provider, label, device, options.cases, options.index_limits)
 
 
 def _error_kind(error: Exception) -> type[UnverifiedError]:

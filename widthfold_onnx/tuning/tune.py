@@ -27,7 +27,7 @@ from widthfold_onnx.results import TunedMachine, TunedModel, TuneReport
 from widthfold_onnx.rewrite.reading import ALREADY_FOLDED
 from widthfold_onnx.rewrite.record import contains_folds
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.inputs.cases import with_cases
+from widthfold_onnx.runtime.inputs.cases import for_model
 from widthfold_onnx.runtime.inputs.sizes import provider_and_sizes
 from widthfold_onnx.system import cores
 from widthfold_onnx.tuning.bench import Bench, Budget, LocalPool
@@ -147,7 +147,7 @@ def _listed_model(
         loaded = load(path)
         if contains_folds(loaded.proto):
             return _ListedModel(path.name, ALREADY_FOLDED)
-        runtime_options = with_cases(runtime_options, loaded.proto)
+        runtime_options = for_model(runtime_options, loaded.proto)
         provider, sizes = isolated(provider_and_sizes, path, runtime_options, options.input_shapes)
         drafting = Drafting(loaded, options)
         reading = drafting.reading(drafting.base_plan)

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.runtime.inputs.feeds import Distribution, distribution_of, draw, random_feeds
+from widthfold_onnx.runtime.inputs.feeds import (
+    Distribution,
+    InputSet,
+    distribution_of,
+    draw,
+    random_feeds,
+    with_indices,
+)
 from widthfold_onnx.runtime.session import Port
 
 
@@ -35,11 +42,92 @@ def test_integers_of_8_bits_are_over_their_range(dtype):
     assert len(set(array.tolist())) == 256
 
 
-@pytest.mark.parametrize("dtype", ["int16", "uint16", "int64", "uint64", "bool"])
-def test_integers_are_small_indices(dtype):
-    array = random_feeds([Port("x", dtype, ())], 0, {"x": (100,)})["x"]
-    assert array.dtype == dtype
+WIDE = ["int16", "uint16", "int32", "uint32", "int64", "uint64"]
+
+
+def fed(port: Port, kind: Distribution, shape: tuple[int, ...] = (1000,)) -> np.ndarray:
+    array = random_feeds([port], 3, {port.name: shape}, kind)[port.name]
+    assert (array.dtype, array.shape) == (port.dtype, shape)
+    return array
+
+
+@pytest.mark.parametrize("limit", [None, 2, 30])
+@pytest.mark.parametrize("dtype", [*WIDE, "bool"])
+def test_normal_integers_are_small_indices(dtype, limit):
+    array = fed(Port("x", dtype, (), limit=limit), Distribution.NORMAL)
     assert set(array.tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize("dtype", [*WIDE, "int8", "uint8"])
+def test_integers_that_are_data_have_every_magnitude(dtype):
+    limits, port = np.iinfo(dtype), Port("x", dtype, ())
+    whole = fed(port, Distribution.UNIFORM)
+    assert (whole.min(), whole.max()) == (limits.min, limits.max)
+    spread = fed(port, Distribution.RANGE)
+    assert set(np.log2(np.abs(spread.astype(float))).astype(int)) == set(
+        range(limits.max.bit_length())
+    )
+    assert (spread < 0).any() == (limits.min < 0)
+    level = fed(port, Distribution.CONSTANT)
+    assert 1 <= np.ptp(level.astype(float)) <= 4
+    assert np.abs(level.astype(float)).max() <= 2 + 2 ** (limits.max.bit_length() / 2)
+    pixels = fed(port, Distribution.BYTES)
+    assert np.ptp(pixels.astype(float)) == 255
+
+
+@pytest.mark.parametrize("dtype", ["int16", "int64"])
+def test_few_integers_may_be_sizes(dtype):
+    for kind in Distribution:
+        assert set(fed(Port("x", dtype, ()), kind, (4,)).tolist()) <= {0, 1}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint8"])
+def test_indices_are_all_rows_of_a_table(dtype):
+    port = Port("x", dtype, (), limit=30)
+    for kind in set(Distribution) - {Distribution.NORMAL, Distribution.RANGE}:
+        assert set(fed(port, kind).tolist()) == set(range(30))
+    first = 0 if dtype == "uint8" else -30
+    assert set(fed(port, Distribution.RANGE).tolist()) == set(range(first, 30))
+    for limit, rows in ((1, {0}), (2, {0, 1}), (0, {0})):
+        port = Port("x", dtype, (), limit=limit)
+        assert all(set(fed(port, kind).tolist()) == rows for kind in Distribution)
+
+
+def test_indices_of_a_long_table_fit_their_type():
+    array = fed(Port("x", "int8", (), limit=300), Distribution.UNIFORM)
+    assert (array.min(), array.max()) == (0, 126)
+
+
+def test_one_set_of_truth_values_is_true():
+    port = Port("x", "bool", ())
+    sums = {kind: fed(port, kind).sum() for kind in Distribution}
+    assert sums.pop(Distribution.CONSTANT) == 1000
+    assert all(400 < count < 600 for count in sums.values())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "largest"), [("float16", 100), ("float32", 1e4), ("float64", 1e4)]
+)
+def test_floats_of_many_decades_are_beyond_usual_limits(dtype, largest):
+    array = np.abs(fed(Port("x", dtype, ()), Distribution.RANGE).astype(float))
+    assert 0.9 * largest < array.max() <= largest * 1.001
+    assert array.min() < 1e-5
+
+
+def test_integers_that_may_be_no_indices_become_zeros_and_ones():
+    feeds = {
+        "x": np.array([0.5, 7.0]),
+        "i": np.array([-3, 4, 1]),
+        "u": np.array([255, 0], np.uint8),
+        "s": np.array(["a"], object),
+    }
+    item = InputSet("seed 1", feeds, random=True)
+    tame = with_indices(item)
+    assert tame.label == "seed 1, integers 0 and 1"
+    assert tame.feeds["x"] is feeds["x"]
+    assert tame.feeds["i"].tolist() == [1, 0, 1]
+    assert (tame.feeds["u"].dtype, tame.feeds["u"].tolist()) == (np.uint8, [1, 0])
+    assert with_indices(tame) is tame
 
 
 def test_strings_and_scalars():

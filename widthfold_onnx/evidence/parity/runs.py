@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -35,7 +36,7 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Progress, RuntimeOptions, Shapes, Step, VerifyOptions, silent
 from widthfold_onnx.rules.quantization import before_moves
 from widthfold_onnx.runtime.inputs.cases import MAX_SMALL
-from widthfold_onnx.runtime.inputs.feeds import InputSet
+from widthfold_onnx.runtime.inputs.feeds import InputSet, with_indices
 from widthfold_onnx.runtime.inputs.input_sets import InputSets, input_sets
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import Session, open_session
@@ -151,18 +152,27 @@ def run_on_inputs(
 def _run(
     session: Session, inputs: InputSets, on_progress: Progress
 ) -> tuple[InputSets, list[Outputs]]:
-    """Run the model on each set, and leave out random sets on which it stops."""
+    """Run the model on each set.
+
+    A random set on which it stops runs again with integers of 0 and 1, which may be indices; where
+    it stops on that, too, the set is left out.
+    """
     usable_sets: list[InputSet] = []
     outputs: list[Outputs] = []
     remarks = [*inputs.remarks]
-    for item in inputs.sets:
+    queue = deque(inputs.sets)
+    while queue:
+        item = queue.popleft()
         try:
             on_progress(Step(f"original: {item.label}"))
             outputs.append(run_once(session, item))
         except UnverifiedError as error:
-            if not (usable_sets and item.random):
+            if item.random and (tame := with_indices(item)) is not item:
+                queue.appendleft(tame)
+            elif item.random and usable_sets:
+                remarks.append(f"left out {item.label}: {error}")
+            else:
                 raise
-            remarks.append(f"left out {item.label}: {error}")
         else:
             usable_sets.append(item)
     return replace(inputs, sets=usable_sets, remarks=remarks), outputs

@@ -22,6 +22,7 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.proto.constant_folding import literal
 from widthfold_onnx.model.proto.dims import dims_of
 from widthfold_onnx.model.proto.functions import without_functions
+from widthfold_onnx.model.proto.indices import index_limits
 from widthfold_onnx.model.proto.walk import required_inputs, subgraphs
 from widthfold_onnx.options import RuntimeOptions, Values
 from widthfold_onnx.runtime.session import Port
@@ -87,13 +88,13 @@ def cases(model: onnx.ModelProto, chosen: Values) -> tuple[Values, ...]:
     return tuple({n: v[k % len(v)] for n, v in choices.items()} for k in range(count))
 
 
-def with_cases(options: R, model: onnx.ModelProto) -> R:
-    """Return the options with the combinations of values for a model.
+def for_model(options: R, model: onnx.ModelProto) -> R:
+    """Return the options with what a model's graph says of its inputs: cases and indices.
 
     Raises:
         UsageError: as `cases`.
     """
-    return replace(options, cases=cases(model, options.values))
+    return replace(options, cases=cases(model, options.values), index_limits=index_limits(model))
 
 
 def _check(value: onnx.ValueInfoProto, elements: tuple[float, ...]) -> None:

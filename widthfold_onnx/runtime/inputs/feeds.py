@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import assert_never
 
@@ -15,15 +15,20 @@ import numpy as np
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.model.proto.indices import UNKNOWN_ROWS
 from widthfold_onnx.options import Shapes
+from widthfold_onnx.runtime.inputs.cases import MAX_SMALL
 from widthfold_onnx.runtime.session import Port
 from widthfold_onnx.text import printable
 
 NARROW_DEVIATION = 1e-3
 """Standard deviation of nearly constant values, relative to their mean."""
 
-DECADES = (-6.0, 2.0)
-"""Powers of ten between which magnitudes lie; float16 holds both ends."""
+DECADES = (-6.0, 4.0)
+"""Powers of ten between which magnitudes lie: some are beyond limits such as 1,000."""
+
+HALF_DECADES = (-6.0, 2.0)
+"""The same for float16, which holds no large sums of more."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +48,21 @@ class InputSet:
     random: bool = False
 
 
+def with_indices(item: InputSet) -> InputSet:
+    """Return a set whose integers are 0 and 1, as indices may be; the set itself if they are."""
+    integers = {name: x for name, x in item.feeds.items() if x.dtype.kind in "iu"}
+    if all(np.isin(x, (0, 1)).all() for x in integers.values()):
+        return item
+    feeds = {**item.feeds, **{name: x & 1 for name, x in integers.items()}}
+    return replace(item, label=f"{item.label}, integers 0 and 1", feeds=feeds)
+
+
 class Distribution(StrEnum):
     """A distribution of values, by the name that reports use.
 
     NORMAL has both signs and hardly a zero; UNIFORM never averages out; BYTES are unscaled
     pixels; CONSTANT cancels in every difference; RANGE buries small values under large.
+    `draw_whole` says what they are of whole numbers.
     SMOOTH is for times alone: NORMAL with neighbours alike, whose amplitudes fall as 1 / frequency,
     as amplitudes of photographs do (Field, 1987).
     """
@@ -56,7 +71,7 @@ class Distribution(StrEnum):
     UNIFORM = "uniform 0 to 1"
     BYTES = "integers 0 to 255"
     CONSTANT = "nearly constant"
-    RANGE = "8 decades"
+    RANGE = "many decades"
     SMOOTH = "smooth"
 
 
@@ -66,8 +81,13 @@ def distribution_of(seed: int) -> Distribution:
     return kinds[seed % len(kinds)]
 
 
-def draw(kind: Distribution, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Draw finite float64 values of a distribution; they stay finite in float16."""
+def draw(
+    kind: Distribution,
+    generator: np.random.Generator,
+    shape: tuple[int, ...],
+    decades: tuple[float, float] = HALF_DECADES,
+) -> Array:
+    """Draw float64 values of a distribution; with the default `decades` float16 holds them."""
     match kind:
         case Distribution.NORMAL:
             values = generator.standard_normal(shape)
@@ -80,12 +100,43 @@ def draw(kind: Distribution, generator: np.random.Generator, shape: tuple[int, .
             values = level * (1 + NARROW_DEVIATION * generator.standard_normal(shape))
         case Distribution.RANGE:
             sign = generator.choice([-1.0, 1.0], shape)
-            values = sign * 10.0 ** generator.uniform(*DECADES, shape)
+            values = sign * 10.0 ** generator.uniform(*decades, shape)
         case Distribution.SMOOTH:
             values = _smooth(generator, shape)
         case _:
             assert_never(kind)
     return np.asarray(values)
+
+
+def draw_whole(
+    kind: Distribution, generator: np.random.Generator, shape: tuple[int, ...], dtype: str
+) -> Array:
+    """Draw whole numbers of a type that are data: samples, pixels, counts.
+
+    UNIFORM has the whole range of the type, with its ends; RANGE has as many numbers of each
+    binary magnitude, of both signs; CONSTANT is near a level that is small for the type. NORMAL,
+    with which models are timed, is 0 and 1. NORMAL and BYTES of 8 bits have the whole range, too.
+    """
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    bits = high.bit_length()
+    signs = np.array([-1, 1] if low else [1])
+    match kind:
+        case Distribution.CONSTANT:
+            level = generator.choice(signs) * int(2.0 ** generator.uniform(0, bits / 2))
+            values = (level + generator.integers(-2, 3, shape)).clip(low, high)
+        case Distribution.RANGE:
+            sizes = np.floor(2.0 ** generator.uniform(0, bits - 1e-6, shape)).astype(dtype)
+            values = sizes * generator.choice(signs, shape).astype(dtype)
+        case Distribution.UNIFORM:
+            values = np.asarray(generator.integers(low, high, shape, dtype, endpoint=True))
+            values.flat[:1], values.flat[-1:] = low, high
+        case _ if bits <= 8:
+            values = generator.integers(low, high, shape, dtype, endpoint=True)
+        case Distribution.BYTES:
+            values = generator.integers(0, 256, shape)
+        case _:
+            values = generator.integers(0, 2, shape)
+    return np.asarray(values).astype(dtype)
 
 
 def _smooth(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -119,8 +170,8 @@ def random_feeds(
     """Return one array per input, the same for the same (seed, input name, kind).
 
     Floats are of that kind, by default normal: zeros would time faster and hide faults. Integers
-    are 0 or 1, which is a valid index wherever two exist; integers of 8 bits, which are no indices
-    in ONNX, are over their range.
+    are data (`draw_whole`) or, as the port says, indices and sizes below a limit; few elements are
+    sizes and switches, too. Normal indices are 0 or 1, which are valid wherever two exist.
 
     An input that has a value gets that.
 
@@ -150,18 +201,31 @@ def _random(port: Port, seed: int, shape: tuple[int, ...], kind: Distribution) -
         return np.resize(elements, shape)
     generator = np.random.default_rng([seed, *port.name.encode()])
     if port.dtype == "bool":
-        return np.asarray(generator.integers(0, 2, shape, np.uint8).astype(np.bool_))
+        least = 1 if kind is Distribution.CONSTANT else 0
+        return np.asarray(generator.integers(least, 2, shape, np.uint8).astype(np.bool_))
     if port.dtype == "string":
         words = np.array(_WORDS, dtype=object)
         return np.asarray(words[generator.integers(0, len(words), shape)], dtype=object)
     if port.dtype in ("float16", "float32", "float64"):
-        return draw(kind, generator, shape).astype(port.dtype)
-    if port.dtype in ("int8", "uint8"):
-        limits = np.iinfo(port.dtype)
-        return np.asarray(generator.integers(limits.min, limits.max, shape, port.dtype, True))
-    if port.dtype.removeprefix("u") in ("int16", "int32", "int64"):
-        return np.asarray(generator.integers(0, 2, shape)).astype(port.dtype)
+        decades = HALF_DECADES if port.dtype == "float16" else DECADES
+        return draw(kind, generator, shape, decades).astype(port.dtype)
+    if port.dtype.removeprefix("u") in ("int8", "int16", "int32", "int64"):
+        return _integers(port, generator, shape, kind)
     raise UnverifiedError(
         f"input {printable(port.name)} is {printable(port.dtype)}: no random values are made "
         "for that type"
     )
+
+
+def _integers(
+    port: Port, generator: np.random.Generator, shape: tuple[int, ...], kind: Distribution
+) -> Array:
+    """Draw data, or indices; some are negative where all rows of a table are known."""
+    if port.limit is None and (port.dtype.endswith("int8") or math.prod(shape) > MAX_SMALL):
+        return draw_whole(kind, generator, shape, port.dtype)
+    rows = UNKNOWN_ROWS if port.limit is None else port.limit
+    is_table = rows > UNKNOWN_ROWS and kind is not Distribution.NORMAL
+    high = min(rows, np.iinfo(port.dtype).max) if is_table else min(rows, UNKNOWN_ROWS)
+    counts_back = is_table and kind is Distribution.RANGE and not port.dtype.startswith("u")
+    indices = generator.integers(-high if counts_back else 0, max(high, 1), shape)
+    return np.asarray(indices).astype(port.dtype)

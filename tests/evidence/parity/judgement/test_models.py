@@ -297,7 +297,7 @@ def test_all_distributions_and_batches_are_compared(tmp_path):
         "seed 1, uniform 0 to 1",
         "seed 2, integers 0 to 255, batch 2",
         "seed 3, nearly constant, batch 7",
-        "seed 4, 8 decades",
+        "seed 4, many decades",
     ]
 
 

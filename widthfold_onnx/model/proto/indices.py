@@ -1,0 +1,167 @@
+"""Find inputs whose whole numbers are indices, counts or sizes; those of all others are data.
+
+An index out of range stops a model, and a large size takes all memory. Data may be any number.
+
+    x - Cast - Conv      data: any number
+    ids - Gather         indices: below the extent of the table
+    n - Add - Range      a count: 0 or 1, as what follows is not known
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import onnx
+
+from widthfold_onnx.model.proto.functions import without_functions
+from widthfold_onnx.model.proto.walk import domain_name, operator_of, required_inputs, subgraphs
+
+UNKNOWN_ROWS = 2
+"""Indices below it, 0 and 1, are valid wherever two exist."""
+
+INDICES: Mapping[tuple[str, str], Collection[int]] = {
+    **{("", name): (0,) for name in ("BlackmanWindow", "HammingWindow", "HannWindow")},
+    **{("", name): (4,) for name in ("GRU", "LSTM", "RNN")},
+    **{("", name): (1,) for name in ("Gather", "GatherElements", "GatherND")},
+    **{("", name): (1,) for name in ("Scatter", "ScatterElements", "ScatterND")},
+    **{("", name): (1,) for name in ("Expand", "Reshape", "Squeeze", "Unsqueeze")},
+    **{("", name): (1,) for name in ("Split", "SplitToSequence", "SequenceAt", "SequenceErase")},
+    **{("", name): (1,) for name in ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")},
+    **{("", f"Reduce{name}"): (1,) for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean")},
+    **{("", f"Reduce{name}"): (1,) for name in ("Min", "Prod", "Sum", "SumSquare")},
+    ("", "AffineGrid"): (1,),
+    ("", "Attention"): (6,),
+    ("", "BitShift"): (1,),
+    ("", "CenterCropPad"): (1,),
+    ("", "Col2Im"): (1, 2),
+    ("", "ConstantOfShape"): (0,),
+    ("", "CumProd"): (1,),
+    ("", "CumSum"): (1,),
+    ("", "DFT"): (1, 2),
+    ("", "Div"): (1,),
+    ("", "Loop"): (0,),
+    ("", "MaxUnpool"): (1, 2),
+    ("", "MelWeightMatrix"): (0, 1, 2),
+    ("", "Mod"): (1,),
+    ("", "NonMaxSuppression"): (2,),
+    ("", "OneHot"): (0, 1),
+    ("", "Pad"): (1, 3),
+    ("", "Range"): (0, 1, 2),
+    ("", "Resize"): (1, 2, 3),
+    ("", "ReverseSequence"): (1,),
+    ("", "RoiAlign"): (2,),
+    ("", "RotaryEmbedding"): (3,),
+    ("", "STFT"): (1, 3),
+    ("", "SequenceInsert"): (2,),
+    ("", "Slice"): (1, 2, 3, 4),
+    ("", "TensorScatter"): (2,),
+    ("", "Tile"): (1, 2),
+    ("", "TopK"): (1,),
+    ("", "Trilu"): (1,),
+    ("", "Upsample"): (1,),
+    ("ai.onnx.ml", "ArrayFeatureExtractor"): (1,),
+}
+"""Operands that are indices, counts, sizes, axes or divisors, by operator of any version: a
+division of integers by 0 ends the process. All integers that an operator of another domain reads
+count as indices."""
+
+DOMAINS = ("", "ai.onnx.ml")
+
+BOUNDED = frozenset(
+    {
+        *("ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "Shape", "Size"),
+        *("Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual"),
+        *("And", "Not", "Or", "Xor"),
+    }
+)
+"""Operators whose results are valid indices or truth values, whatever numbers they read."""
+
+WITH_PLACES = ("MaxPool", "TopK")
+"""Operators whose second output says where the elements of the first are."""
+
+MOVES = (
+    *("Cast", "Concat", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze"),
+    *("Tile", "Transpose", "Unsqueeze"),
+)
+"""Operators that return elements of their operands; a Cast does if it keeps whole numbers."""
+
+WHOLE = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+
+
+def index_limits(model: onnx.ModelProto) -> dict[str, int]:
+    """Return the inputs that are indices, counts or sizes, each with a number that is above them.
+
+    It is the extent of the smallest constant table that the input indexes, else `UNKNOWN_ROWS`.
+    """
+    reader = _Reader({value.name for value in required_inputs(model)})
+    graph, size = without_functions(model).graph, -1
+    while size != reader.size:  # nodes may stand in any order, and loops return to their begin
+        size = reader.size
+        reader.read(graph)
+    return reader.limits
+
+
+class _Reader:
+    """Reads where the elements of inputs go.
+
+    Attributes:
+        limits: as `index_limits` returns them, of what was read so far.
+    """
+
+    def __init__(self, inputs: Collection[str]) -> None:
+        self.limits: dict[str, int] = {}
+        self._origins = {name: frozenset({name}) for name in inputs}  # inputs behind a value
+        self._moved = set(inputs)  # values whose elements are elements of inputs
+        self._extents: dict[str, tuple[int, ...]] = {}
+
+    @property
+    def size(self) -> int:
+        """How much is known; it never falls."""
+        return len(self._moved) + sum(map(len, self._origins.values()))
+
+    def read(self, graph: onnx.GraphProto) -> None:
+        """Read a graph, and all graphs in it, once."""
+        self._extents |= {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+        for node in graph.node:
+            self._read_node(node)
+
+    def _read_node(self, node: onnx.NodeProto) -> None:
+        attributes = {attribute.name: attribute for attribute in node.attribute}
+        if node.op_type == "Constant" and "value" in attributes:
+            self._extents[node.output[0]] = tuple(attributes["value"].t.dims)
+        self._mark(node, attributes["axis"].i if "axis" in attributes else 0)
+        origins = frozenset[str]().union(*(self._origins.get(name, ()) for name in node.input))
+        for _, body in subgraphs(node.attribute):
+            results = (self._origins.get(value.name, ()) for value in body.output)
+            origins = origins.union(*results)
+            self._add(origins, (value.name for value in body.input))
+            self.read(body)
+        if node.op_type in BOUNDED:
+            return
+        self._add(origins, node.output[:1] if node.op_type in WITH_PLACES else node.output)
+        keeps = node.op_type != "Cast" or attributes["to"].i in WHOLE
+        data = node.input if node.op_type == "Concat" else node.input[:1]
+        if node.op_type in MOVES and keeps and self._moved.issuperset(data):
+            self._moved.update(node.output)
+
+    def _mark(self, node: onnx.NodeProto, axis: int) -> None:
+        """Set the limits of the inputs behind the indices that a node reads."""
+        operator = operator_of(node)
+        if domain_name(node.domain) in DOMAINS:
+            indices = [node.input[i] for i in INDICES.get(operator, ()) if i < len(node.input)]
+        else:
+            indices = [name for name in node.input if name in self._moved]
+        rows = UNKNOWN_ROWS
+        if operator == ("", "Gather"):
+            extents = self._extents.get(node.input[0], ())
+            rows = extents[axis] if -len(extents) <= axis < len(extents) else UNKNOWN_ROWS
+        for name in indices:
+            limit = rows if name in self._moved else UNKNOWN_ROWS
+            for origin in self._origins.get(name, ()):
+                self.limits[origin] = min(limit, self.limits.get(origin, limit))
+
+    def _add(self, origins: frozenset[str], names: Iterable[str]) -> None:
+        if origins:
+            self._origins |= {
+                name: origins | self._origins.get(name, frozenset()) for name in names
+            }
