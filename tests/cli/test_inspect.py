@@ -47,6 +47,31 @@ def test_a_pipe_gets_plain_text(model: Path) -> None:
     assert padding.startswith("channels could be padded to multiples of 4: 1 layer: first 3 -> 4")
 
 
+NAME = ";".join(f"model_1/conv2d_{i}/BiasAdd/ReadVariableOp" for i in range(7))
+
+
+@pytest.mark.parametrize("verb", ["inspect", "optimize"])
+def test_a_long_name_is_whole_in_details_and_json_alone(verb: str, tmp_path: Path) -> None:
+    proto = build()
+    for name, node in zip(("a", "b"), (proto.graph.node[0], proto.graph.node[2]), strict=True):
+        node.name = f"{NAME};{name};{NAME}"
+    path = save(proto, tmp_path / "model.onnx")
+    words = (verb, path, "--factor", 2)
+    brief = widthfold(*words).out
+    rows = [line for line in brief.splitlines() if line.startswith("…")]
+    shown = [row.split()[0] for row in rows]
+    assert len(set(shown)) == 2
+    assert all("…" in name and len(name) <= 48 for name in shown)
+    assert NAME not in brief
+    html, markdown = (widthfold(*words, "--format", word).out for word in ("html", "markdown"))
+    assert NAME not in markdown
+    assert html.count(f'title="{NAME};') == 2
+    assert html.count(f"{NAME};a;{NAME}") == 1
+    for text in (widthfold(*words, "--details").out, widthfold(*words, "--format", "json").out):
+        assert f"{NAME};a;{NAME}" in text
+        assert f"{NAME};b;{NAME}" in text
+
+
 def test_a_terminal_gets_a_framed_table(model: Path) -> None:
     run = on_terminal("inspect", model)
     assert run.code == 0

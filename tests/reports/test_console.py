@@ -17,6 +17,7 @@ import pytest
 from tests.cli.tool import on_terminal
 from tests.small_models import MODELS, build, save
 from widthfold_onnx.errors import UsageError
+from widthfold_onnx.reports import console
 from widthfold_onnx.reports.console import printing, say, show, table
 from widthfold_onnx.reports.described import described
 from widthfold_onnx.reports.description import Cell, Column, Table, tabulated
@@ -42,6 +43,38 @@ def test_lines_in_a_pipe_are_one_row_without_blanks_at_its_end(
 ) -> None:
     table(table_of(["a", "b", "c"], [["1", "", ["x", "y"]], ["22", "", []]]))
     assert capsys.readouterr().out == "a   c\n1   x; y\n22\n"
+
+
+def named(text: str) -> Table:
+    columns = [Column("node", itemgetter(0), names=True), Column("why", itemgetter(1))]
+    (cells,) = tabulated("rows", columns, [[text, "x" * 300], ["short", "no"]])
+    return cells
+
+
+def test_a_pipe_shortens_names_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "first/" + "middle/" * 40 + "last"
+    table(named(name))
+    _, line, _ = capsys.readouterr().out.splitlines()
+    short, text = line.split()
+    assert len(short) <= 48
+    assert short.startswith("first/")
+    assert short.endswith("/last")
+    assert text == "x" * 300
+    table(named(name), whole_names=True)
+    assert capsys.readouterr().out.splitlines()[1].split() == [name, "x" * 300]
+
+
+def test_a_terminal_wraps_names_that_shall_be_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "".join(f"{place:03}/" for place in range(25))
+    terminal = console._Console(width=80, force_terminal=True, no_color=True, highlight=False)
+    monkeypatch.setattr(console, "_console", lambda: terminal)
+    table(named(name), whole_names=True)
+    lines = re.sub(r"\x1b\[\d+m", "", capsys.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= 80
+    column = [line.split("  ")[0] for line in lines[2:]]
+    assert "".join(column[: column.index("short")]) == name
 
 
 @pytest.mark.parametrize("columns", [60, 80])

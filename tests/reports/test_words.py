@@ -71,6 +71,26 @@ def test_a_long_name_keeps_both_ends_and_its_limit(limit: int) -> None:
     assert words.short_text(name[:limit], limit) == name[:limit]
 
 
+NAMES = ["", "a", "encoder/layer/Conv", *(f"m;{'n' * 30}{i}{'n' * 40}/Conv" for i in range(12))]
+
+
+@pytest.mark.parametrize("limit", [20, 36, 48])
+def test_different_names_of_a_table_stay_different(limit: int) -> None:
+    shown = words.short_names([*NAMES, *NAMES], limit)
+    assert len(set(shown)) == len(NAMES)
+    assert shown[: len(NAMES)] == shown[len(NAMES) :]
+    for name, short in zip(NAMES, shown, strict=False):
+        assert len(short) <= limit
+        assert short == name or (short.startswith("m;nnn") and short.endswith("Conv"))
+
+
+def test_folders_that_all_names_share_are_left_out_where_a_name_is_too_long() -> None:
+    names = [f"model/encoder/{layer}/attention/Conv" for layer in ("first", "second_of_them")]
+    assert words.short_names(names, 48) == names
+    assert words.short_names(names, 30) == ["…/first/…", "…/second_of_them/…"]
+    assert words.short_names(["model/a/Conv"] * 2, 11) == ["mode…/Conv"] * 2
+
+
 def test_names_beyond_four_are_counted() -> None:
     names = ["a" * 9, "b", "c", "d", "e", "f"]
     assert words.list_text(names[:4], 5) == "a…aa, b, c, d"

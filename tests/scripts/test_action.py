@@ -102,5 +102,5 @@ def test_the_real_command_understands_what_the_action_says(tmp_path: Path) -> No
     )
     assert done.returncode == 1, done.stderr
     assert done.stdout.count("::warning file=") == 4
-    message = "<code>4 of 4 Conv nodes folded&#59; nothing written</code>"
+    message = "<code>4 of 4 Conv nodes would be folded&#59; nothing written</code>"
     assert f"**pitch&#95;cnn&#46;onnx:** {message}\n" in summary.read_text()

@@ -8,7 +8,6 @@ import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -18,7 +17,7 @@ from rich.text import Text
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.reports.description import Cell, Description, Table
-from widthfold_onnx.reports.words import short_text
+from widthfold_onnx.reports.words import short_names
 from widthfold_onnx.system import CLOSED_PIPE
 from widthfold_onnx.text import printable
 
@@ -33,7 +32,7 @@ STYLES = {
     "skipped": "yellow",
 }
 _UNBOUNDED = 10_000
-_LONGEST = 400
+_LONGEST = 1000
 _GAP = 2
 _PIPE_COLUMN = 48
 _NAME_WIDTH = 36
@@ -60,44 +59,66 @@ def printing() -> Iterator[None]:
 
 
 @printing()
-def show(description: Description) -> None:
-    """Print a description: assumptions, tables, facts, summary, remarks."""
+def show(description: Description, *, whole_names: bool = False) -> None:
+    """Print a description: assumptions, tables, facts, summary, remarks.
+
+    Args:
+        description: the description.
+        whole_names: do not shorten the names in tables.
+    """
     for line in map(str, description.assumptions):
         say(line)
     for content in description.tables:
-        table(content)
+        table(content, whole_names=whole_names)
     lines = (*description.facts, description.head, *description.remarks)
     for line in filter(None, map(str, lines)):
         say(line)
 
 
-def table(content: Table) -> None:
-    """Print a table; where it does not fit the terminal, its sentences stand below their row."""
+def table(content: Table, *, whole_names: bool = False) -> None:
+    """Print a table; where it does not fit the terminal, its sentences stand below their row.
+
+    Names are shortened to the width of their column, unless they shall be whole: then a terminal
+    wraps them.
+    """
     console = _console()
     rows = [[_lines(cell) for cell in row] for row in (content.columns, *content.rows)]
-    if not console.is_terminal:
-        for line in _plain([["; ".join(cell) for cell in row] for row in rows]):
-            sys.stdout.write(f"{_prefixed(line)}\n")
+    if console.is_terminal:
+        _print_grid(console, rows, sentences=content.sentences, whole_names=whole_names)
         return
-    widths = [
-        max(cell_len(line) for cell in column for line in cell)
-        for column in zip(*rows, strict=True)
-    ]
-    widths[0] = min(widths[0], _NAME_WIDTH)
-    least = _extent([min(widths[0], _MIN_NAME_WIDTH), *widths[1:]])
-    is_stacked = content.sentences and len(widths) > 1 and least > console.width
-    if is_stacked:
-        widths.pop()
-    while _extent(widths) > console.width and max(widths) > 1:
-        place = 0 if widths[0] > _MIN_NAME_WIDTH else widths.index(max(widths))
-        widths[place] -= 1
-    names = [rows[0][0][0], *_abbreviated([row[0][0] for row in rows[1:]], widths[0])]
-    widths[0] = max(map(cell_len, names))
+    texts = [["; ".join(cell) for cell in row] for row in rows]
+    if not whole_names:
+        names = content.short_names(_PIPE_COLUMN)
+        texts[1:] = [[name, *row[1:]] for name, row in zip(names, texts[1:], strict=True)]
+    for line in _plain(texts):
+        sys.stdout.write(f"{_prefixed(line)}\n")
+
+
+def _print_grid(
+    console: Console,
+    rows: Sequence[Sequence[Sequence[str]]],
+    *,
+    sentences: bool,
+    whole_names: bool,
+) -> None:
+    """Print rows of cells, each a list of lines, on a terminal; the first row is the head.
+
+    Args:
+        console: the terminal.
+        rows: the cells.
+        sentences: the last column holds sentences, which may stand below their row.
+        whole_names: as of `table`.
+    """
+    widths, is_stacked = _widths(rows, console.width, sentences=sentences)
+    names: list[str] = [row[0][0] for row in rows]
+    if not whole_names:
+        names[1:] = short_names(names[1:], widths[0])
+        widths[0] = max(map(cell_len, names))
     for name, row in zip(names, rows, strict=True):
         grid = Grid.grid(padding=(0, _GAP, 0, 0))
         for width in widths:
             grid.add_column(width=width, overflow="fold")
-        texts = [name, *map("\n".join, row[1 : len(widths)])]
+        texts: list[str] = [name, *map("\n".join, row[1 : len(widths)])]
         is_head = row is rows[0]
         grid.add_row(*(Text(text, "bold" if is_head else STYLES.get(text, "")) for text in texts))
         console.print(grid)
@@ -109,21 +130,27 @@ def table(content: Table) -> None:
     console.print()
 
 
-def _abbreviated(names: Sequence[str], width: int) -> list[str]:
-    """Shorten names to a width: without the folders that all share, then to both ends."""
-    paths = [name.split("/") for name in names]
-    head, tail = _shared_levels(paths), _shared_levels([path[::-1] for path in paths])
-    if max(map(cell_len, names)) > width and all(head + tail < len(path) for path in paths):
-        prefix, suffix = "…/" if head else "", "/…" if tail else ""
-        inner = ["/".join(path[head : len(path) - tail]) for path in paths]
-        names = [f"{prefix}{name}{suffix}" for name in inner]
-    return [short_text(name, width) for name in names]
+def _widths(
+    rows: Sequence[Sequence[Sequence[str]]], room: int, *, sentences: bool
+) -> tuple[list[int], bool]:
+    """Return the widths of the columns that fit into a terminal.
 
-
-def _shared_levels(paths: Sequence[Sequence[str]]) -> int:
-    """Count the folders with which all paths begin."""
-    levels = zip(*paths, strict=False)
-    return len(list(takewhile(lambda folders: len(set(folders)) == 1, levels)))
+    The second result is True if the last column, of sentences, is left out of them: it stands
+    below its row.
+    """
+    widths = [
+        max(cell_len(line) for cell in column for line in cell)
+        for column in zip(*rows, strict=True)
+    ]
+    widths[0] = min(widths[0], _NAME_WIDTH)
+    least = _extent([min(widths[0], _MIN_NAME_WIDTH), *widths[1:]])
+    is_stacked = sentences and len(widths) > 1 and least > room
+    if is_stacked:
+        widths.pop()
+    while _extent(widths) > room and max(widths) > 1:
+        place = 0 if widths[0] > _MIN_NAME_WIDTH else widths.index(max(widths))
+        widths[place] -= 1
+    return widths, is_stacked
 
 
 def _extent(widths: Sequence[int]) -> int:

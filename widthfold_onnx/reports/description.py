@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from widthfold_onnx.reports.words import short_names
 
 Row = TypeVar("Row")
 
@@ -24,6 +26,8 @@ class Column(Generic[Row]):
         heading: the text above it.
         cell: returns the cell of a row.
         is_detail: whether a brief table lacks the column.
+        names: whether it holds names of a model, which may be shortened; only the first column of a
+            table may.
         sentences: whether it holds sentences, which may stand below their row; only the last
             column of a table may.
     """
@@ -31,6 +35,7 @@ class Column(Generic[Row]):
     heading: str
     cell: Callable[[Row], Cell]
     is_detail: bool = False
+    names: bool = False
     sentences: bool = False
 
 
@@ -42,13 +47,23 @@ class Table:
         title: what its rows are.
         columns: headings.
         rows: cells by row.
+        names: whether the first column holds names of a model.
         sentences: whether the last column holds sentences.
     """
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
+    names: bool
     sentences: bool
+
+    def short_names(self, limit: int) -> list[str]:
+        """Return the text of the first column, each name shortened to at most `limit` characters.
+
+        What is no name is returned as it is.
+        """
+        texts = ["; ".join([cell] if isinstance(cell, str) else cell) for cell, *_ in self.rows]
+        return short_names(texts, limit) if self.names else texts
 
 
 @dataclass(frozen=True)
@@ -98,4 +113,31 @@ def tabulated(
         return []
     headings = [columns[i].heading for i in indices]
     visible_cells = [[row[i] for i in indices] for row in cells]
-    return [Table(title, headings, visible_cells, columns[indices[-1]].sentences)]
+    names, sentences = columns[indices[0]].names, columns[indices[-1]].sentences
+    return [Table(title, headings, visible_cells, names, sentences)]
+
+
+def transposed(
+    title: str,
+    corner: str,
+    columns: Sequence[Column[Row]],
+    rows: Mapping[str, Row],
+    *,
+    is_full: bool = False,
+) -> Table:
+    """Return a table turned on its side, without the lines that are empty everywhere.
+
+    Args:
+        title: what its columns are.
+        corner: the heading of the headings.
+        columns: a line each, behind its heading.
+        rows: a column each, below its name.
+        is_full: whether it has the lines that are details.
+    """
+    lines = [
+        [column.heading, *map(column.cell, rows.values())]
+        for column in columns
+        if is_full or not column.is_detail
+    ]
+    visible_lines = [[heading, *cells] for heading, *cells in lines if any(cells)]
+    return Table(title, [corner, *rows], visible_lines, names=False, sentences=False)

@@ -106,7 +106,7 @@ class Destinations:
         for path in self.reports:
             write_report(render(SUFFIXES[path.suffix.lower()], result, model), path)
         if self.format is None:
-            show(described(result, is_full=self.details))
+            show(described(result, is_full=self.details), whole_names=self.details)
         else:
             write(render(self.format, result, model))
 

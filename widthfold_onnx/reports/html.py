@@ -26,6 +26,8 @@ MAX_DRAWN_BYTES = 1_500_000
 """All caps together keep the file below 3 MB, whatever the model."""
 
 _LONGEST = 1000
+_NAME = 60
+"""Characters of a name in a table; the whole name is its tooltip."""
 
 Drawing = tuple[list[FoldReport], list[tuple[Markup, Markup, str]]]
 """Nodes that are folded alike; positions, kernel and explanation of each axis."""
@@ -53,6 +55,7 @@ def _context(report: AnyReport, folds: list[FoldReport]) -> dict[str, object]:
         "not_drawn": len(folds) - sum(len(nodes) for nodes, _ in drawings),
         "is_number": lambda cell: isinstance(cell, str) and bool(NUMBER.fullmatch(cell)),
         "most": MAX_ROWS,
+        "names": lambda table: table.short_names(_NAME),
         "short": short_text,
     }
 

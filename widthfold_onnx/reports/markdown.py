@@ -17,9 +17,10 @@ LIMIT = 60_000
 
 _OPEN_ROWS = 10
 _ROW_LIMITS = (200, 100, 50, 20, 5)
+_NAME = 60
 _CELL = 200
 _LINE = 500
-"""Characters of a cell and of a line."""
+"""Characters of a name in a table, of another cell and of a line."""
 
 _SIGN = re.compile(r"[^\w /-]|_")
 _SIGNS = {"pass": "✅", "fail": "❌", "unverified": "⚠️"}
@@ -71,7 +72,11 @@ def _line(line: Line) -> str:
 
 
 def _table(table: Table, most: int) -> str:
-    rows = [[*map(_cell, row)] for row in table.rows[:most]]
+    names = table.short_names(_NAME)
+    rows = [
+        [_cell(name), *map(_cell, row[1:])]
+        for name, row in zip(names, table.rows[:most], strict=False)
+    ]
     lines = [table.columns, ["---"] * len(table.columns), *rows]
     grid = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     if (hidden_count := len(table.rows) - most) > 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
 from widthfold_onnx.results import Gain, InspectSite, SiteReport
 from widthfold_onnx.text import printable
@@ -63,6 +64,52 @@ def short_text(name: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     return f"{text[: limit // 2 - 1]}…{text[-(limit // 2) :]}"
+
+
+def short_names(names: Sequence[str], limit: int) -> list[str]:
+    """Shorten the names of a table to both ends, so that they differ where the names do.
+
+    Folders that all of them share are left out first. Names that would still look alike keep the
+    place where they differ, too.
+
+    >>> short_names(["encoder/layer_1/attention/Conv", "encoder/layer_2/attention/Conv"], 20)
+    ['…/layer_1/…', '…/layer_2/…']
+    >>> short_names(["conv_with_1_of_these_names", "conv_with_2_of_these_names"], 16)
+    ['conv…1_of…ames', 'conv…2_of…ames']
+    """
+    texts = [printable(name, 10_000) for name in names]
+    if max(map(len, texts), default=0) > limit:
+        texts = _without_shared_folders(texts)
+    shown = [short_text(text, limit) for text in texts]
+    alike: dict[str, set[str]] = {}
+    for text, short in zip(texts, shown, strict=True):
+        alike.setdefault(short, set()).add(text)
+    return [
+        short if len(alike[short]) == 1 else _around(text, _shared_start([*alike[short]]), limit)
+        for text, short in zip(texts, shown, strict=True)
+    ]
+
+
+def _without_shared_folders(names: Sequence[str]) -> list[str]:
+    """Return names without the folders with which all of them begin, or end."""
+    paths = [name.split("/") for name in names]
+    head, tail = _shared_start(paths), _shared_start([path[::-1] for path in paths])
+    if not all(head + tail < len(path) for path in paths):
+        return [*names]
+    prefix, suffix = "…/" if head else "", "/…" if tail else ""
+    return [f"{prefix}{'/'.join(path[head : len(path) - tail])}{suffix}" for path in paths]
+
+
+def _shared_start(sequences: Sequence[Sequence[str]]) -> int:
+    """Count the items with which all sequences begin: characters of texts, folders of paths."""
+    places = zip(*sequences, strict=False)
+    return len(list(takewhile(lambda items: len(set(items)) == 1, places)))
+
+
+def _around(text: str, place: int, limit: int) -> str:
+    """Shorten a text to three parts: both ends, and what stands at a place between them."""
+    part = (limit - 2) // 3
+    return f"{text[:part]}…{text[place : place + part]}…{text[len(text) - part :]}"
 
 
 def list_text(names: Sequence[str], limit: int) -> str:

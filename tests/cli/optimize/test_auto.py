@@ -96,7 +96,7 @@ def test_a_copied_store_is_enough(store: Path, out: Path, tmp_path: Path) -> Non
 def test_a_plan_writes_nothing(store: Path, out: Path) -> None:
     run = widthfold("optimize", MODEL, *AT_ONE_SIZE, "--store", store)
     assert (run.code, run.err) == (0, "")
-    assert "3 of 4 Conv nodes folded, 1 kept; nothing written" in run.out
+    assert "3 of 4 Conv nodes would be folded, 1 kept; nothing written" in run.out
     run = widthfold(
         "optimize", MODEL, out, "--check", *AT_ONE_SIZE, "--store", store, "--format", "github"
     )
@@ -104,7 +104,9 @@ def test_a_plan_writes_nothing(store: Path, out: Path) -> None:
     assert run.out.count("::warning ") == 3
     assert run.out.count("alone it ran at 2.00x [1.80, 2.20]") == 3
     last = run.out.splitlines()[-1]
-    assert last.startswith("widthfold: 3 of 4 Conv nodes folded, 1 kept; nothing written; ")
+    assert last.startswith(
+        "widthfold: 3 of 4 Conv nodes would be folded, 1 kept; nothing written; "
+    )
     assert "; search on cpu: " in last
     assert names(out.parent) == []
 

@@ -186,7 +186,7 @@ def test_planning_writes_nothing(model: Path, out: Path, named: bool, check: boo
     words = [model, *([out] if named else []), "--factor", 8, *(["--check"] if check else [])]
     run = widthfold("optimize", *words)
     assert snapshot(model.parent.parent) == before
-    assert "2 of 2 Conv nodes folded; nothing written" in run.out
+    assert "2 of 2 Conv nodes would be folded; nothing written" in run.out
     if check:
         assert run.code == 1
         assert run.line == "widthfold: 2 nodes would be folded"

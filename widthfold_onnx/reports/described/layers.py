@@ -48,11 +48,6 @@ IF_REACHED = "if the proof reaches the fold"
 """What is said of a layer that `optimize` may leave alone, although `inspect` lists its fold."""
 
 
-def _located(site: SiteReport | InspectSite) -> str:
-    """Return the node of a site, and the graph that holds it if that is not the main graph."""
-    return f"{site.node} in {site.graph}" if site.graph else site.node
-
-
 def _form(form: FormChoice) -> str:
     return (
         f"{form.axis} by {form.factor}: {form.channels}, {form.flops_ratio:.2f}x MACs, "
@@ -89,7 +84,8 @@ def _shape(dims: Sequence[int | str] | None) -> str:
 
 
 LAYERS: tuple[Column[InspectSite], ...] = (
-    Column("node", _located),
+    Column("node", lambda site: site.node, names=True),
+    Column("graph", lambda site: site.graph),
     Column("input", lambda site: _shape(site.input_shape)),
     Column("weight", lambda site: _shape(site.weight_shape)),
     Column("channels", lambda site: site.channels),
@@ -136,7 +132,8 @@ def _meanings(report: InspectReport) -> list[Line]:
     if any(site.must_be_reached for site in report.sites):
         text = (
             "a guard, or a branch of the model, chooses at each run whether the fold computes; "
-            "optimize folds such a layer only if it tries sizes that choose the fold"
+            "optimize folds such a layer only if it tries sizes that choose the fold "
+            "(--input-shape)"
         )
         lines.append(Line(IF_REACHED, text))
     if any(form.only_multiplies for form in cheapest):
@@ -169,7 +166,8 @@ def _reason(site: SiteReport) -> str:
 
 
 SITES: tuple[Column[SiteReport], ...] = (
-    Column("node", _located),
+    Column("node", lambda site: site.node, names=True),
+    Column("graph", lambda site: site.graph),
     Column("status", lambda site: site.status),
     Column("axis", lambda site: site.axis or ""),
     Column("factor", lambda site: str(site.factor or "")),
@@ -180,7 +178,8 @@ SITES: tuple[Column[SiteReport], ...] = (
 )
 
 GROUPS: tuple[Column[Sequence[SiteReport]], ...] = (
-    Column("node", lambda group: _located(group[0])),
+    Column("node", lambda group: group[0].node, names=True),
+    Column("graph", lambda group: group[0].graph),
     Column("nodes alike", lambda group: str(len(group)) if len(group) > 1 else ""),
     Column("fold", lambda group: _fold(group[0])),
     Column("alone", _gains),
@@ -286,7 +285,10 @@ def _cautions(report: OptimizeReport) -> list[Line]:
     sizes = (
         f"{printable(name)} takes {_shape(dims)} only" for name, dims in report.fixed_sizes.items()
     )
+    guards = sum(bool(site.guard) for site in report.sites)
+    guarded = f"{counted(guards, 'fold')} with a guard, kept only {IF_REACHED}"
     lines = [
+        Line("", guarded if guards and report.written is None else ""),
         Line("", spread if spreads else ""),
         Line("", f"{', '.join(sizes)} (--fixed-shapes)" if report.fixed_sizes else ""),
         Line("plan", report.note),
@@ -310,7 +312,9 @@ def _summary(report: OptimizeReport) -> str:
         )
     kept_count = f", {counts.kept} kept" if counts.kept else ""
     nodes = f"{len(report.sites)} {kinds(report.sites)} nodes"
-    return f"{counts.folded} of {nodes} folded{kept_count}; {delivery}"
+    is_tried = report.written is not None or report.verification is not None
+    folded = "folded" if is_tried or not counts.folded else "would be folded"
+    return f"{counts.folded} of {nodes} {folded}{kept_count}; {delivery}"
 
 
 def _already_folded(model: str) -> Line:

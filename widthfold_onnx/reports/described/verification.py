@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from widthfold_onnx.reports.described import inputs
-from widthfold_onnx.reports.description import Column, Description, Line, Table, tabulated
+from widthfold_onnx.reports.description import (
+    Column,
+    Description,
+    Line,
+    Table,
+    tabulated,
+    transposed,
+)
 from widthfold_onnx.reports.words import clauses, counted, figure, short_text, size_text
 from widthfold_onnx.results import (
     Baseline,
@@ -56,7 +63,7 @@ def difference(row: OutputParity) -> str:
 
 
 OUTPUTS: tuple[Column[OutputParity], ...] = (
-    Column("output", lambda row: row.name),
+    Column("output", lambda row: row.name, names=True),
     Column("type", lambda row: row.dtype, is_detail=True),
     Column("runtime level", lambda row: row.level),
     Column("max abs", lambda row: figure(row.max_abs)),
@@ -82,10 +89,10 @@ SIDES: tuple[Column[Side], ...] = (
     Column("file", lambda side: size_text(side.file_bytes)),
     Column("ran on", lambda side: ", ".join(_placement(side))),
 )
-"""Figures of a model. Each is a row of its table, so that the table fits a narrow terminal."""
+"""Figures of a model. Each is a line of its table, so that the table fits a narrow terminal."""
 
 NODES: tuple[Column[tuple[str, Side, NodeTime]], ...] = (
-    Column("slowest nodes", lambda row: row[2].name),
+    Column("slowest nodes", lambda row: row[2].name, names=True),
     Column("model", lambda row: row[0]),
     Column("op", lambda row: row[2].op),
     Column("us", lambda row: f"{row[2].us:.0f}"),
@@ -158,13 +165,7 @@ def _times(timing: Timing, *, is_full: bool) -> list[Table]:
         for node in side.nodes[:_SLOWEST]
         if is_full or node in side.fallbacks
     ]
-    figures = [
-        [entry.heading, *map(entry.cell, timing.sides.values())]
-        for entry in SIDES
-        if is_full or not entry.is_detail
-    ]
-    rows = [[heading, *cells] for heading, *cells in figures if any(cells)]
-    models = Table("models", ["model", *timing.sides], rows, sentences=False)
+    models = transposed("models", "model", SIDES, timing.sides, is_full=is_full)
     return [models, *tabulated("nodes", NODES, slowest)]
 
 
