@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from onnx import numpy_helper
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.proof.field import PRIMES, elements, fingerprints, variables
+from widthfold_onnx.evidence.proof.field import Draw, elements, fingerprints, variables
 from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.proof.proving import MIN_BITS, SizeProof, prove_at_sizes
 
@@ -171,9 +173,57 @@ def test_rounds_are_drawn_until_the_bound_holds(squarings: int, verdict: str) ->
     assert (size_proof.error_bits >= MIN_BITS) is (verdict == "equal")
 
 
-def test_a_degree_that_leaves_no_bound_proves_nothing() -> None:
+FIXED_PRIMES = (11862989, 11862979, 11862959, 11862919, 11862911)
+
+
+def scaled(factors: Sequence[int]) -> str:
+    """Return the model x + x * (the product of the factors)."""
+    head = HEAD.format(opset=17) + " g (double[2] x) => (double[2] y)"
+    numbers = ", ".join(f"double f{i} = {{{factor}}}" for i, factor in enumerate(factors))
+    products = [f"p{i + 1} = Mul (p{i}, f{i})" for i in range(len(factors))]
+    nodes = f"p0 = Identity (x) {' '.join(products)} y = Add (x, p{len(factors)})"
+    return f"{head} <{numbers}> {{ {nodes} }}"
+
+
+def test_multiples_of_primes_are_not_zero() -> None:
+    """Nobody can write a model whose constants are multiples of the primes of its proof."""
+    plain = HEAD.format(opset=17) + " g (double[2] x) => (double[2] y) { y = Identity (x) }"
+    proof = compared(scaled(FIXED_PRIMES), plain)
+    assert proof.verdict == "different"
+    again = compared(scaled(proof.primes), plain)
+    assert again.verdict == "different", "the constants changed, and so did the primes"
+    assert not {*again.primes} & {*proof.primes}
+    assert compared(scaled(proof.primes), plain).primes == again.primes, "each proof is repeatable"
+    assert compared(plain, scaled(proof.primes)).verdict == "different"
+
+
+def test_proofs_in_threads_are_as_alone() -> None:
+    """A proof of several rounds runs beside one of one round."""
+    head = HEAD.format(opset=17) + " g (float[64] x) => (float[64] y) {"
+    squares = [
+        " ".join(f"{a}{i + 1} = Mul ({a}{i}, {a}{i})" for i in range(17)) for a in ("p", "q")
+    ]
+    pairs = [
+        [
+            f"{head} {a}0 = Identity (x) {s} y = Mul (x, {a}17) }}"
+            for a, s in zip("pq", squares, strict=True)
+        ],
+        [head + "a = Relu (x)  y = Add (a, a) }", head + "b = Relu (x)  y = Add (b, b) }"],
+    ]
+    alone = [compared(*pair) for pair in pairs]
+    assert len(alone[0].primes) > len(alone[1].primes) == 5
+    with ThreadPoolExecutor(4) as pool:
+        proofs = list(pool.map(lambda i: compared(*pairs[i % 2]), range(40)))
+    assert proofs == alone * 20
+
+
+def test_a_degree_that_leaves_no_bound_proves_nothing(
+    draw: Draw, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The power p of an element is the element modulo p (Fermat)."""
-    exponent, nodes, power = int(np.lcm.reduce([p - 1 for p in PRIMES], dtype=object)) + 1, [], "x"
+    monkeypatch.setattr(Draw, "of", lambda *_: draw)  # who writes a model does not know its primes
+    exponent = int(np.lcm.reduce([p - 1 for p in draw.primes], dtype=object)) + 1
+    nodes, power = [], "x"
     for i, bit in enumerate(bin(exponent)[3:]):
         nodes.append(f"s{i} = Mul ({power}, {power})")
         power = f"s{i}"

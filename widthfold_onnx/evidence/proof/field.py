@@ -9,11 +9,14 @@ of them without rounding.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -26,9 +29,11 @@ Draws = tuple[Array, ...]
 Modulus = int | None
 """A prime; None for numbers that are computed with as they are."""
 
-PRIMES = (11862989, 11862979, 11862959, 11862919, 11862911)
-"""The largest primes below 11,863,000. They are different, so that two integers which agree modulo
-all of them differ by a multiple of their product, which is above 2^117."""
+PRIME_COUNT = 5
+"""Primes of a draw."""
+
+MIN_PRIME, MAX_PRIME = 1 << 23, 11_863_000
+"""The range of the primes: 215,453 of them. Five that differ have a product above 2^115."""
 
 MAX_TERMS = 256
 """Products that are added before a reduction: so many of (11,863,000 / 2)^2 stay below 2^53."""
@@ -46,10 +51,60 @@ _SHIFTS = tuple(np.uint64(n) for n in (30, 27, 31))
 _LOW, _HALF, _PACK = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint64(24)
 _LAST = (1 << 64) - 1
 
-_round = np.uint64(0)
-
 KEY_BYTES = 16
 """Bytes of the key of a function. All random numbers are drawn from two halves of 64 bits."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What decides all random elements and functions.
+
+    Attributes:
+        primes: elements are drawn modulo each, side by side; all differ.
+        seed: for all random numbers.
+    """
+
+    primes: tuple[int, ...]
+    seed: np.uint64
+
+    @classmethod
+    def of(cls, *parts: object) -> Self:
+        """Return the draw that some parts name: equal parts, equal draws.
+
+        `Draw.of(digest of a model, digest of another model, 0)` cannot be known before both models
+        are, so that no constant of them is a multiple of its primes on purpose.
+        """
+        chosen = list[int]()
+        size = MAX_PRIME - MIN_PRIME
+        attempts = (MIN_PRIME + key_of("prime", *parts, n) % size for n in itertools.count())
+        while len(chosen) < PRIME_COUNT:
+            number = next(attempts)
+            if number not in chosen and is_prime(number):
+                chosen.append(number)
+        return cls(tuple(chosen), np.uint64(key_of("seed", *parts) & _LAST))
+
+
+def is_prime(number: int) -> bool:
+    """Check a number above 2."""
+    return number % 2 == 1 and all(number % n for n in range(3, math.isqrt(number) + 1, 2))
+
+
+_draw: ContextVar[Draw] = ContextVar("draw")
+
+
+@contextmanager
+def drawing(draw: Draw) -> Iterator[None]:
+    """Draw all random elements and functions by a draw, in this thread."""
+    token = _draw.set(draw)
+    try:
+        yield
+    finally:
+        _draw.reset(token)
+
+
+def primes() -> tuple[int, ...]:
+    """Return the primes of the draw around (`drawing`)."""
+    return _draw.get().primes
 
 
 @cache
@@ -85,7 +140,7 @@ def residues(array: Array, prime: int) -> Array:
 def unequal(old: Draws, new: Draws) -> Array:
     """Return where elements of equal extents differ in any draw."""
     mask = np.zeros(old[0].shape, bool)
-    for a, b, prime in zip(old, new, PRIMES, strict=True):
+    for a, b, prime in zip(old, new, primes(), strict=True):
         mask |= residues(a, prime) != residues(b, prime)
     return mask
 
@@ -135,7 +190,7 @@ def mix(state: Array) -> Array:
 
 def _packed(draws: Sequence[Array]) -> list[Array]:
     """Pack the draws of elements into words of 64 bits, two into each."""
-    words = [residues(draw, prime) for draw, prime in zip(draws, PRIMES, strict=True)]
+    words = [residues(draw, prime) for draw, prime in zip(draws, primes(), strict=True)]
     for first in range(0, len(words) - 1, 2):
         words[first] |= words[first + 1] << _PACK
     return words[::2]
@@ -183,22 +238,8 @@ def blocks(count: int) -> Iterator[slice]:
 
 def _halves(key: int) -> tuple[np.uint64, np.uint64]:
     """Return where the two halves of a fingerprint start: never at the same number."""
-    return np.uint64(key & _LAST) ^ _round, np.uint64(key >> 64) ^ _GOLDEN ^ _round
-
-
-@contextmanager
-def round_of_draws(number: int) -> Iterator[None]:
-    """Draw all random elements and functions independently of other rounds.
-
-    Args:
-        number: number of the round; 0 draws as outside of any round.
-    """
-    global _round  # else every function that draws would have to pass it on
-    outer_round, _round = _round, np.uint64(key_of("round", number) & _LAST if number else 0)
-    try:
-        yield
-    finally:
-        _round = outer_round
+    seed = _draw.get().seed
+    return np.uint64(key & _LAST) ^ seed, np.uint64(key >> 64) ^ _GOLDEN ^ seed
 
 
 def elements(state: Array) -> Draws:
@@ -209,11 +250,11 @@ def elements(state: Array) -> Draws:
 
 def _drawn(fingerprints: Iterable[tuple[slice, Array]], shape: Sequence[int]) -> Draws:
     """Draw one element per prime from each fingerprint, block by block."""
-    results = [np.empty(shape, np.float32) for _ in PRIMES]
+    results = [np.empty(shape, np.float32) for _ in primes()]
     for part, (first, second) in fingerprints:
         parts = [half for word in (first, second, mix(first + second))
                  for half in (word & _LOW, word >> _HALF)]  # fmt: skip
-        for result, number, prime in zip(results, parts, PRIMES, strict=False):
+        for result, number, prime in zip(results, parts, primes(), strict=False):
             result.reshape(-1)[part] = remainder(number.astype(np.float64), prime)
     return tuple(results)
 
@@ -240,17 +281,19 @@ def draws_of(array: Array) -> Draws:
     its sign: so -w is minus w, w * 1 is w, and a float16 that is widened stays the same.
     """
     if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
-        remainders = (np.mod(array, array.dtype.type(prime)).astype(np.float64) for prime in PRIMES)
-        return tuple(remainder(part, prime) for part, prime in zip(remainders, PRIMES, strict=True))
-    results = [np.empty(array.shape, np.float32) for _ in PRIMES]
+        return tuple(
+            remainder(np.mod(array, array.dtype.type(prime)).astype(np.float64), prime)
+            for prime in primes()
+        )
+    results = [np.empty(array.shape, np.float32) for _ in primes()]
     flat = array.reshape(-1)
     for part in blocks(flat.size):
         block = flat[part].astype(np.float64)
         magnitude = np.abs(block)
         is_whole = (magnitude < MAX_WHOLE_NUMBER) & (magnitude == np.floor(magnitude))
         bits = magnitude.view(np.uint64)
-        draws = elements(mix(np.stack([bits, ~bits]) ^ _round))
-        for result, variable, prime in zip(results, draws, PRIMES, strict=True):
+        draws = elements(mix(np.stack([bits, ~bits]) ^ _draw.get().seed))
+        for result, variable, prime in zip(results, draws, primes(), strict=True):
             integers = remainder(np.where(is_whole, block, 0.0), prime)
             signed = np.where(block < 0, -variable, variable)
             result.reshape(-1)[part] = np.where(is_whole, integers, signed)

@@ -11,6 +11,7 @@ models for all variables. Then both models are equal, by induction in running or
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Container
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +24,7 @@ from onnx import defs, helper, numpy_helper
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
+from widthfold_onnx.evidence.proof.field import Draw
 from widthfold_onnx.evidence.proof.operators.arithmetic import MOVING
 from widthfold_onnx.evidence.proof.values import FLOATS, Extents, Shape, TensorType
 from widthfold_onnx.model.proto.constant_folding import dense, literal
@@ -78,6 +80,14 @@ class Program:
             reason = f"its functions cannot be inlined: {names} of another operator set"
             raise UnverifiedError(reason)
         return cls(proto, folder, graph_scope(proto.graph))
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Digest of all that the model holds, its external data included."""
+        state = hashlib.blake2b(self.proto.SerializeToString(deterministic=True), digest_size=16)
+        for tensor in filter(is_external, all_tensors(self.proto)):
+            state.update(self.read(tensor).tobytes())
+        return state.digest()
 
     @cached_property
     def opsets(self) -> dict[str, int]:
@@ -248,6 +258,10 @@ class Correspondence:
         removed_names = (old.writers.keys() - new.writers.keys()) & operands
         rest = {*removed_names, *self.new.outputs} - self.shared_values
         return targets + sorted(rest - {*targets})
+
+    def draw(self, number: int) -> Draw:
+        """Return the random numbers of a round: any byte of both models changes them."""
+        return Draw.of(self.old.digest, self.new.digest, number)
 
     def changed_defaults(self) -> list[str]:
         """Return common inputs whose default value is not the same in both models."""

@@ -17,9 +17,9 @@ from widthfold_onnx.evidence.proof.doubt import doubt_of
 from widthfold_onnx.evidence.proof.evaluation import Evaluation
 from widthfold_onnx.evidence.proof.field import (
     KEY_BYTES,
-    PRIMES,
     blas_on_one_thread,
-    round_of_draws,
+    drawing,
+    primes,
     unequal,
 )
 from widthfold_onnx.evidence.proof.program import Branch, Correspondence, Program
@@ -64,6 +64,7 @@ class SizeProof:
         shapes: extents of the inputs.
         values: how many values that both models name were found equal.
         error_bits: the verdict `equal` is wrong with a probability of at most 2^-error_bits.
+        primes: of the draws.
         functions: operators that were treated as unknown functions of all that they read.
         branches: branches of the new model that were computed.
         unseen: first outputs of Ifs whose choice is not decided, or whose new branch was computed
@@ -78,6 +79,7 @@ class SizeProof:
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     values: int = 0
     error_bits: float = 0.0
+    primes: tuple[int, ...] = ()
     functions: frozenset[str] = frozenset()
     branches: frozenset[Branch] = frozenset()
     unseen: frozenset[str] = frozenset()
@@ -112,7 +114,7 @@ def proof_report(
         reason=worst.reason and f"{worst.reason}, {place}",
         values=min(proof.values for proof in proofs),
         error_bits=max(0, int(min(proof.error_bits for proof in proofs))),
-        primes=list(PRIMES),
+        primes=list(dict.fromkeys(n for proof in proofs for n in proof.primes)),
         functions=sorted({name for proof in proofs for name in proof.functions}),
         extents=[{name: list(dims) for name, dims in proof.shapes.items()} for proof in proofs],
         unseen=sorted({name for proof in proofs for name in proof.unseen}),
@@ -323,18 +325,26 @@ class _Comparison:
 
         Rounds of draws are independent, so their bounds are multiplied.
         """
-        proof = self._round(targets, variables)
+        proof = self._drawn_round(0, targets, variables)
         for number in range(1, MAX_DRAW_ROUNDS):
             if proof.verdict != "equal" or not 0 < proof.error_bits < MIN_BITS:
                 break
-            with round_of_draws(number):
-                next_proof = self._round(targets, variables)
+            next_proof = self._drawn_round(number, targets, variables)
             bits = proof.error_bits + next_proof.error_bits
-            proof = next_proof if next_proof.verdict != "equal" else replace(proof, error_bits=bits)
+            numbers = proof.primes + next_proof.primes
+            proof = replace(next_proof, primes=numbers)
+            proof = replace(proof, error_bits=bits) if proof.verdict == "equal" else proof
         if proof.verdict == "equal" and proof.error_bits < MIN_BITS:
             doubt = "different models may agree in all draws with a probability of "
-            return SizeProof("not provable", f"{doubt}2^{-proof.error_bits:.0f}", self.shapes)
+            reason = f"{doubt}2^{-proof.error_bits:.0f}"
+            return SizeProof("not provable", reason, self.shapes, primes=proof.primes)
         return proof
+
+    def _drawn_round(self, number: int, targets: Sequence[str], variables: Extents) -> SizeProof:
+        """Compare the targets by the draw of a round."""
+        draw = self.models.draw(number)
+        with drawing(draw):
+            return replace(self._round(targets, variables), primes=draw.primes)
 
     def _round(self, targets: Sequence[str], variables: Extents) -> SizeProof:
         """Compare the targets of both models once, by one round of draws."""
@@ -405,7 +415,7 @@ def _error_bits(old: Evaluation, new: Evaluation) -> float:
     function of them returns the same then; so every pair of elements counts.
     """
     degree, count = max(old.degree, new.degree), old.size + new.size
-    probability = math.prod(degree / prime for prime in PRIMES) + 2.0 ** (-8 * KEY_BYTES)
+    probability = math.prod(degree / prime for prime in primes()) + 2.0 ** (-8 * KEY_BYTES)
     return -math.log2(probability * (1 + count**2 / 2))
 
 

@@ -15,11 +15,11 @@ from onnx import helper
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.field import (
     KEY_BYTES,
-    PRIMES,
     Draws,
     blocks,
     draws_of,
     key_of,
+    primes,
     residues,
 )
 from widthfold_onnx.model.proto.walk import domain_name
@@ -144,7 +144,7 @@ Value = KnownValue | Elements | OpaqueValue
 
 def _digest(draws: Draws) -> bytes:
     state = hashlib.blake2b(repr(draws[0].shape).encode(), digest_size=16)
-    for draw, prime in zip(draws, PRIMES, strict=True):
+    for draw, prime in zip(draws, primes(), strict=True):
         flat = draw.reshape(-1)
         for part in blocks(flat.size):
             state.update(residues(flat[part], prime).astype(np.uint32).data)

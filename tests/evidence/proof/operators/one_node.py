@@ -10,7 +10,7 @@ import onnx
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from widthfold_onnx.evidence.proof.field import PRIMES, draws_of, residues
+from widthfold_onnx.evidence.proof.field import draws_of, primes, residues
 from widthfold_onnx.evidence.proof.operators import evaluate
 from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.proof.values import Call, Elements, KnownValue, Value
@@ -73,7 +73,7 @@ def same(value: Value, expected: np.ndarray) -> None:
     assert value.shape == expected.shape
     whole = expected.astype(np.int64)
     assert (whole == expected).all()
-    for draw, prime in zip(value.draws, PRIMES, strict=True):
+    for draw, prime in zip(value.draws, primes(), strict=True):
         np.testing.assert_array_equal(residues(draw, prime), (whole % prime).astype(np.uint64))
 
 

@@ -15,11 +15,12 @@ import numpy as np
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.field import (
-    PRIMES,
+    PRIME_COUNT,
     Draws,
     dot,
     function,
     inverse,
+    primes,
     remainder,
     widened,
 )
@@ -36,7 +37,7 @@ from widthfold_onnx.evidence.proof.values import (
 from widthfold_onnx.model.proto.constant_folding import run_reference
 from widthfold_onnx.system import cores
 
-_THREADS = ThreadPoolExecutor(min(len(PRIMES), cores()))
+_THREADS = ThreadPoolExecutor(min(PRIME_COUNT, cores()))
 """NumPy computes without the interpreter's lock, so that draws are computed side by side. With five
 threads on two cores the proof of basic-pitch took 3.6 s, with two 2.7 s: they wait for the lock."""
 
@@ -52,8 +53,8 @@ def for_each_prime(compute: Callable[..., Array], *operands: Tensor) -> Draws:
 
     draw_sets = [*zip(*(value.draws for value in operands), strict=True)]
     if max(math.prod(value.shape) for value in operands) < _MIN_THREAD_ELEMENTS:
-        return tuple(map(computed, PRIMES, draw_sets))
-    return tuple(_THREADS.map(computed, PRIMES, draw_sets))
+        return tuple(map(computed, primes(), draw_sets))
+    return tuple(_THREADS.map(computed, primes(), draw_sets))
 
 
 def polynomial(draws: Draws, *operands: Tensor, product: bool = False) -> Elements:

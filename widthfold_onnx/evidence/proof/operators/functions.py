@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.field import PRIMES, Draws, fingerprints, function, key_of
+from widthfold_onnx.evidence.proof.field import PRIME_COUNT, Draws, fingerprints, function, key_of
 from widthfold_onnx.evidence.proof.geometry import read_windows
 from widthfold_onnx.evidence.proof.operators.arithmetic import function_of, plus, reshaped, times
 from widthfold_onnx.evidence.proof.operators.polynomials import (
@@ -176,7 +176,7 @@ def _words(state: Array) -> list[Draws]:
     """Return fingerprints as operands of a function: each half of 64 bits in words of 16."""
     mask = np.uint64(0xFFFF)
     parts = [((state >> np.uint64(16 * i)) & mask).astype(np.float64) for i in range(4)]
-    return [tuple(parts[i % len(parts)][half] for i in range(len(PRIMES))) for half in (0, 1)]
+    return [tuple(parts[i % len(parts)][half] for i in range(PRIME_COUNT)) for half in (0, 1)]
 
 
 def _max_pool(call: Call) -> list[Value] | None:
@@ -282,13 +282,13 @@ def _along_lines(
     other_axes = [i for i in range(len(data.shape)) if i not in axes]
     lengths = [n if i in axes else 1 for i, n in enumerate(data.shape)]
     positions = np.arange(math.prod(lengths), dtype=np.float64).reshape(lengths)
-    state = fingerprints(0, [data.draws, (positions,) * len(PRIMES)], data.shape)
+    state = fingerprints(0, [data.draws, (positions,) * PRIME_COUNT], data.shape)
     total = state.sum(tuple(i + 1 for i in axes), dtype=np.uint64)
     result_positions = np.arange(math.prod(extents), dtype=np.float64).reshape(tuple(extents))
     states = total.reshape(*total.shape, *[1] * len(axes))
     shape = (*total.shape[1:], *extents)
     draws = function(
-        call.key(description), [*_words(states), (result_positions,) * len(PRIMES)], shape
+        call.key(description), [*_words(states), (result_positions,) * PRIME_COUNT], shape
     )
     order = np.argsort([*other_axes, *axes])
     return function_of(0, [data], draws=tuple(draw.transpose(*order) for draw in draws))
