@@ -172,3 +172,46 @@ def test_a_law_behind_a_cast_to_fewer_digits() -> None:
         for law, n in ((laws[0], 1), (laws[1], 1), (laws[1], 1.001))
     )
     assert [proof(first, other).verdict for other in others] == ["not provable", "different"]
+
+
+@pytest.mark.parametrize("rows", [1, 4, 10, 30, 80])
+def test_a_merged_normalization_behind_a_table(rows: int) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        g (int64[2, 7] i) => (float[2, 3, 5] y) {
+        e = Gather (t, i)  x = Transpose <perm = [0, 2, 1]> (e)  %s }"""
+
+    def read(nodes: str, constants: dict[str, np.ndarray]) -> onnx.ModelProto:
+        proto = onnx.parser.parse_model(text % nodes)
+        arrays = {"t": np.random.default_rng(rows).standard_normal((rows, 2)), **constants}
+        tensors = (numpy_helper.from_array(np.float32(a), n) for n, a in arrays.items())
+        proto.graph.initializer.extend(tensors)
+        return proto
+
+    before = read(BEFORE, NORMAL)
+    size_proof = proof(before, read(AFTER, MERGED))
+    assert size_proof.verdict == "not provable"
+    assert "BatchNormalization" in size_proof.reason
+    wrong = {**MERGED, "w": MERGED["w"] * np.float32(1.001)}
+    assert proof(before, read(AFTER, wrong)).verdict == "different"
+
+
+LIMITS = {
+    "wraps": ("int32", "a = Cast<to = 2>(x) b = Cast<to = 6>(a)"),
+    "wraps at 16 bits": ("int64", "a = Cast<to = 5>(x) b = Cast<to = 7>(a)"),
+    "sign": ("int16", "b = Abs(x)"),
+    "sign of bytes": ("int8", "b = Abs(x)"),
+    "upper limit": ("int32", "h = Constant<value = int32 {255}>() b = Min(x, h)"),
+    "lower limit": ("int32", "h = Constant<value = int32 {-255}>() b = Max(x, h)"),
+    "remainder": ("int32", "h = Constant<value = int32 {256}>() b = Mod(x, h)"),
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_limit_of_integers_that_is_gone(limit: str) -> None:
+    kind, nodes = LIMITS[limit]
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g ({kind}[1, 2, 64] x) => (float[1, 3, 62] y)
+        {{ %s  f = Cast<to = 1>(b)  y = Conv (f, w) }}"""
+    models = [onnx.parser.parse_model(text % body) for body in (nodes, "b = Identity(x)")]
+    for proto in models:
+        proto.graph.initializer.append(numpy_helper.from_array(W, "w"))
+    assert proof(*models).verdict == "different"

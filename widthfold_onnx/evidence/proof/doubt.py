@@ -9,13 +9,14 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from widthfold_onnx.arrays import Array
+from widthfold_onnx.arrays import Array, integers_of_all_sizes
 from widthfold_onnx.evidence.proof.evaluation import Evaluation
 from widthfold_onnx.evidence.proof.field import key_of
 from widthfold_onnx.evidence.proof.float64 import evaluator
 from widthfold_onnx.evidence.proof.operators import RANDOM, operator
 from widthfold_onnx.evidence.proof.program import Program, variables_of
 from widthfold_onnx.evidence.proof.values import FLOATS, OpaqueValue, Shape
+from widthfold_onnx.model.proto.indices import index_limits
 from widthfold_onnx.model.proto.walk import model_nodes, retain
 from widthfold_onnx.model.shapes.table import ShapeTable
 
@@ -126,7 +127,11 @@ def _numbers(
     segment = helper.make_graph(nodes, "segment", inputs, outputs, constants)
     model = helper.make_model(segment, opset_imports=program.proto.opset_import)
     _seed(model)
-    feeds = {name: _random(name, variables[name], table.element_type("", name)) for name in names}
+    limits = index_limits(model)
+    feeds = {
+        name: _random(name, variables[name], table.element_type("", name), limits.get(name))
+        for name in names
+    }
     try:
         with np.errstate(all="ignore"):
             (result,) = evaluator(model).run(None, feeds)
@@ -147,10 +152,15 @@ def _seed(model: onnx.ModelProto) -> None:
             node.attribute.extend([helper.make_attribute("seed", key_of(*node.output) % 2**24)])
 
 
-def _random(name: str, shape: Shape, element_type: int) -> Array:
-    """Draw the numbers of a variable: the same in both models."""
+def _random(name: str, shape: Shape, element_type: int, limit: int | None) -> Array:
+    """Draw the numbers of a variable, the same in both models; indices are below a limit."""
     rng = np.random.default_rng(key_of("numbers", name))
+    kind = helper.tensor_dtype_to_np_dtype(element_type or FLOATS[3])
+    if kind.kind in "iu":
+        if limit is not None:
+            return np.asarray(rng.integers(0, max(limit, 1), shape)).astype(kind)
+        return integers_of_all_sizes(rng, shape, kind)
     numbers = rng.standard_normal(shape) * 2.0 ** rng.integers(-MAX_EXPONENT, MAX_EXPONENT, shape)
     if element_type in (*FLOATS, onnx.TensorProto.UNDEFINED):
         return numbers
-    return np.floor(np.abs(numbers)).astype(helper.tensor_dtype_to_np_dtype(element_type))
+    return np.floor(np.abs(numbers)).astype(kind)

@@ -13,7 +13,7 @@ from typing import assert_never
 
 import numpy as np
 
-from widthfold_onnx.arrays import Array
+from widthfold_onnx.arrays import Array, integers_of_all_sizes
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.proto.indices import UNKNOWN_ROWS
 from widthfold_onnx.options import Shapes
@@ -125,8 +125,7 @@ def draw_whole(
             level = generator.choice(signs) * int(2.0 ** generator.uniform(0, bits / 2))
             values = (level + generator.integers(-2, 3, shape)).clip(low, high)
         case Distribution.RANGE:
-            sizes = np.floor(2.0 ** generator.uniform(0, bits - 1e-6, shape)).astype(dtype)
-            values = sizes * generator.choice(signs, shape).astype(dtype)
+            values = integers_of_all_sizes(generator, shape, np.dtype(dtype))
         case Distribution.UNIFORM:
             values = np.asarray(generator.integers(low, high, shape, dtype, endpoint=True))
             values.flat[:1], values.flat[-1:] = low, high
