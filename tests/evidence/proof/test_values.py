@@ -299,3 +299,36 @@ def test_both_halves_of_a_fingerprint_are_random() -> None:
     state = fingerprints(0, [variables(7, (1000,))], (1000,))
     assert len(np.unique(state)) == 2000
     assert len(np.unique(np.stack(elements(state)))) > 4950
+
+
+@pytest.mark.parametrize(
+    ("node", "axes", "verdict"),
+    [
+        ("OneHot <axis = {}> (i, depth, values)", (-1, 0), "different"),
+        ("OneHot <axis = {}> (i, depth, values)", (-1, 1), "equal"),
+        ("OneHot <axis = {}> (i, depth, values)", (-2, 0), "equal"),
+        (
+            "com.microsoft.QLinearConcat <axis = {}> (s, z, q, s, z, q, s, z)",
+            (0, 1),
+            "not provable",
+        ),
+        ("com.microsoft.QLinearConcat <axis = {}> (s, z, q, s, z, q, s, z)", (1, 1), "equal"),
+        ("acme.Rank <axis = {}> (x)", (-1, 1), "not provable"),
+        ("acme.Rank <axis = {}> (x)", (-1, -1), "equal"),
+        ("LayerNormalization <axis = {}> (x, w)", (-1, 1), "equal"),
+        ("LayerNormalization <axis = {}> (x, w)", (-1, 0), "different"),
+        ("GatherElements <axis = {}> (x, j)", (-2, 0), "equal"),
+        ("GatherElements <axis = {}> (x, j)", (-2, 1), "different"),
+    ],
+)
+def test_an_axis_is_counted_as_the_operator_counts(
+    node: str, axes: tuple[int, int], verdict: str
+) -> None:
+    head = (
+        '<ir_version: 10, opset_import: ["": 17, "com.microsoft": 1, "acme": 1]>'
+        " g (float[2, 3] x, int64[3] i, int64[2, 3] j, uint8[2, 2] q) => (y)"
+        " <float[1] s = {0.1}, uint8[1] z = {3}, int64 depth = {3}, float[2] values = {0, 1},"
+        " float[3] w = {1, 2, 3}>"
+    )
+    first, other = (f"{head} {{ y = {node.format(axis)} }}" for axis in axes)
+    assert compared(first, other).verdict == verdict

@@ -22,7 +22,7 @@ from widthfold_onnx.evidence.proof.field import (
     primes,
     residues,
 )
-from widthfold_onnx.model.proto.walk import domain_name
+from widthfold_onnx.model.proto.walk import domain_name, is_default
 from widthfold_onnx.model.shapes.inference import RawAttributes
 
 Shape = tuple[int, ...]
@@ -156,6 +156,17 @@ FLOATS = tuple(
 )
 
 
+AXES: Mapping[str, int] = {
+    **dict.fromkeys(("ArgMax", "ArgMin", "Compress", "Concat", "Flatten", "Gather"), 0),
+    **dict.fromkeys(("GatherElements", "Hardmax", "LayerNormalization", "LogSoftmax"), 0),
+    **dict.fromkeys(("LpNormalization", "RMSNormalization", "Scatter", "ScatterElements"), 0),
+    **dict.fromkeys(("Softmax", "Split", "SplitToSequence", "TopK", "Unique"), 0),
+    "OneHot": 1,
+}
+"""Operators of onnx whose attribute `axis` counts the axes of the first input, a negative one from
+the end, and how many axes there are beside those. Of all others it is taken as it is written."""
+
+
 @dataclass(frozen=True)
 class Call:
     """A node and its inputs.
@@ -229,10 +240,13 @@ class Call:
         return key_of(domain, self.node.op_type, version, attributes, types, *parts)
 
     def _from_first(self, axis: Any) -> Any:
-        """Return an axis counted from the first one, where the rank of the data is known."""
+        """Return the attribute `axis` counted from the first axis, where `AXES` says how."""
         value = self.inputs[0] if self.inputs else None
-        rank = len(value.shape) if isinstance(value, KnownValue | Elements) else 0
-        return axis % rank if isinstance(axis, int) and rank else axis
+        is_known = is_default(self.node, *AXES) and isinstance(value, KnownValue | Elements)
+        if not is_known or not isinstance(axis, int):
+            return axis
+        rank = len(value.shape) + AXES[self.node.op_type]
+        return axis + rank if -rank <= axis < 0 else axis
 
     def is_modern(self) -> bool:
         """Check whether extents are equal or broadcast as in numpy (ONNX since opset 7)."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.evidence.proof.operators.one_node import (
@@ -144,3 +146,23 @@ def test_a_softmax_of_older_opsets_takes_all_axes_from_one_on() -> None:
     assert not alike(evaluated("Softmax", x, opset=13, axis=1), whole).any()
     with pytest.raises(UnevaluableError, match="axis 3 is none of 3"):
         evaluated("Softmax", x, axis=3)
+
+
+def test_a_window_of_pads_alone_gives_the_lowest_number() -> None:
+    """ONNX Runtime returns -3.4e38 in the middle of these windows, and -inf in float16."""
+    x = drawn(0, 1, 1, 2)
+    where = {"kernel_shape": [2], "dilations": [3], "pads": [3, 3]}
+    value = evaluated("MaxPool", x, **where)
+    assert alike(value, evaluated("MaxPool", x + 1, **where)).tolist() == [
+        [[False, False, True, False, False]]
+    ]
+    zeros = evaluated("MaxPool", 0 * x, **where)
+    assert alike(zeros, elements(np.zeros((1, 1, 5)))).tolist() == [
+        [[True, True, False, True, True]]
+    ]
+    half = evaluated("MaxPool", x, kinds=(onnx.TensorProto.FLOAT16,) * 2, **where)
+    assert not alike(value, half)[0, 0, 2], "the lowest number belongs to the type"
+    on_grid = replace(elements(x), grid=b"grid")
+    result = evaluated("MaxPool", on_grid, **where)
+    assert isinstance(result, Elements)
+    assert not result.grid, "the lowest number is no multiple of a scale"

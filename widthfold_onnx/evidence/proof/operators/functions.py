@@ -186,8 +186,14 @@ def _max_pool(call: Call) -> list[Value] | None:
     windows = read_windows(call.attributes, call.attributes.get("kernel_shape", ()), data.shape[2:])
     total = windows.sums(fingerprints(0, [data.draws], data.shape))
     result = _of_multiset(call, total, [data])
-    result = _zero_where(windows.sums(_is_nonzero(data)) == 0, result)  # pads are below everything
-    return [replace(result, grid=data.grid) if isinstance(data, Elements) else result]
+    counts = windows.sums(np.ones((1, 1, *data.shape[2:])))
+    # Pads are below everything; a window of pads alone gives the lowest number of the type.
+    result = _zero_where((windows.sums(_is_nonzero(data)) == 0) & (counts > 0), result)
+    if counts.all():
+        return [replace(result, grid=data.grid) if isinstance(data, Elements) else result]
+    lowest = function_of(key_of("lowest", call.element_type(0)), [_ZERO])
+    parts = zip(lowest.draws, result.draws, strict=True)
+    return [replace(result, draws=tuple(np.where(counts, draw, low) for low, draw in parts))]
 
 
 def _reduction(call: Call) -> list[Value] | None:
