@@ -135,6 +135,9 @@ Body = Callable[[Sequence[Fact]], list[Fact]]
 TURNS = 3
 """Turns of a loop after which a type that still changes counts as unknown."""
 
+MAX_COUNTED_TURNS = 16
+"""Most turns of a loop that are counted one by one, where its condition changes between them."""
+
 
 @dataclass(frozen=True)
 class _Frame:
@@ -339,7 +342,7 @@ class Derivation:
             inner_frame = replace(frame, path=path, is_repeated=frame.is_repeated or not is_if)
             body = partial(self._body, scope, inner_frame)
             if is_default(node, "Loop"):
-                return _loop(body, inputs)
+                return _loop(body, node, inputs)
             if is_default(node, "Scan") and frame.opsets.get("", 1) >= LOOPING_SCAN_OPSET:
                 return _scan(body, node, inputs)
             results[place] = body([])
@@ -423,15 +426,59 @@ def _extents_fact(node: onnx.NodeProto, fact: Fact) -> Fact:
     return numbers if len(sizes) < len(dims) else numbers.with_numbers(np.array(math.prod(sizes)))
 
 
-def _loop(body: Body, inputs: Sequence[Fact]) -> list[Fact]:
+def _loop(body: Body, node: onnx.NodeProto, inputs: Sequence[Fact]) -> list[Fact]:
     """Return the facts of the outputs of a Loop."""
-    counters = [Fact(TensorProto.INT64, ()), Fact(TensorProto.BOOL, ())]
+    counters = [Fact(TensorProto.INT64, ()), _TRUE]  # the body runs under a true condition alone
+    conditions: list[Fact] = []
 
     def turn(states: Sequence[Fact]) -> list[Fact]:
-        return body([*counters, *states])[1:]
+        condition, *results = body([*counters, *states]) or [UNKNOWN_FACT]
+        conditions.append(condition)
+        return results
 
     states, rows = _invariant(turn, inputs[2:])
-    return [*states, *(_with_axis(fact, 0, None) for fact in rows)]
+    limit, condition = (
+        inputs[i] if i < len(node.input) and node.input[i] else absent
+        for i, absent in enumerate((Fact().with_numbers(_ENDLESS), _TRUE))
+    )
+    if not limit.is_whole or not condition.is_whole or math.prod(limit.dims or ()) != 1:
+        length = None
+    elif _is_true(conditions[-1]) or not _is_true(condition):  # the same in every turn
+        length = _scalar(limit) if _is_true(condition) else 0
+    else:
+        length = _turns(body, inputs[2:], _scalar(limit))
+        turn(states)  # the facts in the body are to hold in every turn
+    length = None if length == _ENDLESS else length
+    return [*states, *(_with_axis(fact, 0, length) for fact in rows)]
+
+
+def _turns(body: Body, states: Sequence[Fact], limit: int) -> int | None:
+    """Count the turns of a Loop as far as its condition is known, up to `MAX_COUNTED_TURNS`."""
+    for count in range(min(limit, MAX_COUNTED_TURNS)):
+        counter = Fact(TensorProto.INT64, ()).with_numbers(np.array(count))
+        condition, *results = body([counter, _TRUE, *states]) or [UNKNOWN_FACT]
+        if not condition.is_whole:
+            return None
+        if not _is_true(condition):
+            return count + 1
+        states = results[: len(states)]
+    return limit if limit <= MAX_COUNTED_TURNS else None
+
+
+_TRUE = Fact(TensorProto.BOOL, ()).with_numbers(np.array(True))
+_ENDLESS = np.array(np.iinfo(np.int64).max)
+"""Trip count of a Loop that only its condition ends."""
+
+
+def _is_true(fact: Fact) -> bool:
+    """Check whether a condition is known to be true."""
+    return fact.is_whole and fact.numbers is not None and bool(fact.numbers.all())
+
+
+def _scalar(fact: Fact) -> int:
+    """Return a known trip count, not below 0."""
+    assert fact.numbers is not None
+    return max(0, int(fact.numbers.flat[0]))
 
 
 def _scan(body: Body, node: onnx.NodeProto, inputs: Sequence[Fact]) -> list[Fact]:

@@ -127,6 +127,25 @@ def test_folds_of_traps_are_proved_equal(traps: Path, name: str) -> None:
     assert (count > 0) == (name not in UNFOLDED)
 
 
+@pytest.mark.parametrize("rows", ["two, go_on", "many, again"], ids=["counted", "while"])
+def test_folds_behind_a_loop_are_proved_equal(rows: str) -> None:
+    """The runtime stacks two rows, which only the turns of the loop tell."""
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 17]>
+        g (float[2, 1, 16, 16] x) => (float[n, 4, 14, 14] y)
+        <float[4, 1, 3, 3] w, int64 two = {{2}}, int64 many = {{{2**63 - 1}}},
+         int64 one = {{1}}, bool yes = {{1}}> {{
+          rows = Loop ({rows.split(",")[0]}, yes) <
+            body = turn (int64 i, bool on) => (bool {rows.split()[1]}, float[1, 16, 16] row) {{
+              {"again = Less (i, one)" if "again" in rows else "go_on = Identity (on)"}
+              row = Gather (x, i)
+            }}>
+          y = Conv (rows, w)
+        }}""")
+    weight = np.random.default_rng(0).standard_normal((4, 1, 3, 3)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    assert proved_equal(model, [FoldOptions(factor=2, **EVERYTHING)]) == 1
+
+
 @pytest.mark.slow
 @needs_models
 @pytest.mark.parametrize(

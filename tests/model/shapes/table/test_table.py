@@ -64,6 +64,48 @@ def test_a_loop(case):
         assert shape(model, "r", "a/body") == (2, None)
 
 
+COUNTED = """(float[2, 3] x, int64 n, bool go) => (y, t) {{
+  t, y = Loop ({inputs}, x) <
+    body = turn (int64 i, bool on, float[2, 3] p) => (on2, p2, s) {{
+      p2 = Neg (p)
+      s = Gather (x, i)
+      {condition} }}>
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("inputs", "condition", "rows"),
+    [
+        ("two, yes", "on2 = Identity (on)", 2),
+        ("two, ", "on2 = Identity (on)", 2),
+        ("two, yes", "on2 = Identity (yes)", 2),
+        ("none, yes", "on2 = Identity (on)", 0),
+        ("n, yes", "on2 = Identity (on)", None),
+        ("two, go", "on2 = Identity (on)", None),
+        ("two, yes", "on2 = Not (on)", 1),
+        ("many, yes", "on2 = Less (i, one)", 2),
+        (", ", "on2 = Less (i, one)", 2),
+        ("n, yes", "on2 = Less (i, one)", None),
+        ("many, yes", "on2 = Less (i, thousand)", None),
+        ("two, no", "on2 = Identity (on)", 0),
+        ("two, yes", "on2 = Identity (go)", None),
+        (", yes", "on2 = Identity (on)", None),
+    ],
+)
+def test_the_rows_of_a_loop_with_a_trip_count(inputs, condition, rows):
+    numbers = {"two": np.int64(2), "none": np.int64(-1), "yes": np.bool_(True)}
+    numbers |= {"one": np.int64(1), "many": np.int64(1 << 62), "thousand": np.int64(1000)}
+    numbers |= {"no": np.bool_(False)}
+    text = COUNTED.format(inputs=inputs, condition=condition)
+    model = parsed(text, **{name: n for name, n in numbers.items() if name in text})
+    assert shape(model, "y") == (rows, 3)
+    for output in model.graph.output:
+        output.type.tensor_type.elem_type = 1
+    if rows is not None or "n" in inputs.split(","):  # some run for ever, or beyond the rows of x
+        x = np.arange(6, dtype=np.float32).reshape(2, 3)
+        check(model, {"x": x, "n": np.array(2), "go": np.array(False)})
+
+
 def test_a_scan():
     model = parsed(
         """(float[3, 4] x, float[5, 2, 7] z) => (y) {
