@@ -88,6 +88,12 @@ def test_bodies_and_functions_are_read() -> None:
     captured = """z, y = Loop(seven, , start) <body = turn (int64 k, bool c, int64 v)
         => (bool c2, int64 v2, float r) { c2 = Identity(c) r = Gather(t, v) v2 = Add(i, k) }>"""
     assert limits(captured, "int64 i, int64 start") == {"i": 2, "start": 2}
+    turns = """z, y = Loop(, c, start) <body = turn (int64 k, bool d, float v)
+        => (bool d2, float v2, float r) { d2 = Less(k, i) v2 = Identity(v) r = Identity(v) }>"""
+    assert limits(turns, "int64 i, bool c, float start") == {"i": 2, "c": 2}
+    shown = """z, y = Loop(seven, c, start) <body = turn (int64 k, bool d, float v)
+        => (bool d2, float v2, float r) { d2 = Identity(d) v2 = Identity(v) r = Abs(x) }>"""
+    assert limits(shown, "float x, bool c, float start") == {"c": 2}
     branch = """y = If(c) <then_branch = a () => (float p) { p = Gather(t, i) },
         else_branch = b () => (float q) { q = Cast<to = 1>(i) }>"""
     assert limits(branch, "int64 i, bool c") == {"i": 30}

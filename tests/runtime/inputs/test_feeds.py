@@ -75,10 +75,16 @@ def test_integers_that_are_data_have_every_magnitude(dtype):
     assert np.ptp(pixels.astype(float)) == 255
 
 
-@pytest.mark.parametrize("dtype", ["int16", "int64"])
-def test_few_integers_may_be_sizes(dtype):
+@pytest.mark.parametrize("dtype", WIDE)
+def test_few_integers_are_switches_or_leave_a_byte(dtype):
+    arrays = {kind: fed(Port("x", dtype, ()), kind, (4,)) for kind in Distribution}
+    assert ((arrays[Distribution.UNIFORM] >= 256) & (arrays.pop(Distribution.UNIFORM) < 1024)).all()
+    if dtype[0] == "i":
+        spread = arrays.pop(Distribution.RANGE)
+        assert ((spread >= -1024) & (spread < 0)).all()
+    assert set(np.concatenate(list(arrays.values())).tolist()) == {0, 1}
     for kind in Distribution:
-        assert set(fed(Port("x", dtype, ()), kind, (4,)).tolist()) <= {0, 1}
+        assert set(fed(Port("x", dtype, (), limit=2), kind, (4,)).tolist()) <= {0, 1}
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint8"])

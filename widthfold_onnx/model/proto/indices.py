@@ -1,6 +1,7 @@
 """Find inputs whose whole numbers are indices, counts or sizes; those of all others are data.
 
-An index out of range stops a model, and a large size takes all memory. Data may be any number.
+An index out of range stops a model, a large size takes all memory, and a Loop may turn as often as
+a number says. Data may be any number.
 
     x - Cast - Conv      data: any number
     ids - Gather         indices: below the extent of the table
@@ -9,7 +10,7 @@ An index out of range stops a model, and a large size takes all memory. Data may
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import onnx
 
@@ -101,6 +102,10 @@ def index_limits(model: onnx.ModelProto) -> dict[str, int]:
     return reader.limits
 
 
+Inputs = dict[str, frozenset[str]]
+"""Inputs of a model on which values depend, by name of the value."""
+
+
 class _Reader:
     """Reads where the elements of inputs go.
 
@@ -110,14 +115,17 @@ class _Reader:
 
     def __init__(self, inputs: Collection[str]) -> None:
         self.limits: dict[str, int] = {}
-        self._origins = {name: frozenset({name}) for name in inputs}  # inputs behind a value
+        # Inputs on whose elements a value depends; `_origins` leave out those behind `BOUNDED`.
+        self._dependencies = {name: frozenset({name}) for name in inputs}
+        self._origins = dict(self._dependencies)
         self._moved = set(inputs)  # values whose elements are elements of inputs
         self._extents: dict[str, tuple[int, ...]] = {}
 
     @property
     def size(self) -> int:
         """How much is known; it never falls."""
-        return len(self._moved) + sum(map(len, self._origins.values()))
+        values = (*self._origins.values(), *self._dependencies.values())
+        return len(self._moved) + sum(map(len, values))
 
     def read(self, graph: onnx.GraphProto) -> None:
         """Read a graph, and all graphs in it, once."""
@@ -130,19 +138,29 @@ class _Reader:
         if node.op_type == "Constant" and "value" in attributes:
             self._extents[node.output[0]] = tuple(attributes["value"].t.dims)
         self._mark(node, attributes["axis"].i if "axis" in attributes else 0)
-        origins = frozenset[str]().union(*(self._origins.get(name, ()) for name in node.input))
-        for _, body in subgraphs(node.attribute):
-            results = (self._origins.get(value.name, ()) for value in body.output)
-            origins = origins.union(*results)
-            self._add(origins, (value.name for value in body.input))
+        bodies = [body for _, body in subgraphs(node.attribute)]
+        results = [value.name for body in bodies for value in body.output]
+        if node.op_type == "Loop":
+            conditions = (*node.input[1:2], *results[:1])
+            self._limit(self._union(self._dependencies, conditions), UNKNOWN_ROWS)
+        for body in bodies:
+            for place, value in enumerate(body.input):
+                for table in (self._dependencies, self._origins):
+                    self._add(table, [value.name], _sources(node, body, place))
             self.read(body)
-        if node.op_type in BOUNDED:
-            return
-        self._add(origins, node.output[:1] if node.op_type in WITH_PLACES else node.output)
+        sources = [*node.input, *results]
+        self._add(self._dependencies, node.output, sources)
+        self._add(self._origins, _free_outputs(node), sources)
         keeps = node.op_type != "Cast" or attributes["to"].i in WHOLE
         data = node.input if node.op_type == "Concat" else node.input[:1]
         if node.op_type in MOVES and keeps and self._moved.issuperset(data):
             self._moved.update(node.output)
+
+    def _add(self, table: Inputs, names: Iterable[str], sources: Iterable[str]) -> None:
+        """Note that values depend on what their sources depend on."""
+        inputs = self._union(table, sources)
+        for name in names if inputs else ():
+            table[name] = inputs | table.get(name, frozenset())
 
     def _mark(self, node: onnx.NodeProto, axis: int) -> None:
         """Set the limits of the inputs behind the indices that a node reads."""
@@ -157,11 +175,33 @@ class _Reader:
             rows = extents[axis] if -len(extents) <= axis < len(extents) else UNKNOWN_ROWS
         for name in indices:
             limit = rows if name in self._moved else UNKNOWN_ROWS
-            for origin in self._origins.get(name, ()):
-                self.limits[origin] = min(limit, self.limits.get(origin, limit))
+            self._limit(self._origins.get(name, frozenset()), limit)
 
-    def _add(self, origins: frozenset[str], names: Iterable[str]) -> None:
-        if origins:
-            self._origins |= {
-                name: origins | self._origins.get(name, frozenset()) for name in names
-            }
+    def _limit(self, inputs: frozenset[str], limit: int) -> None:
+        for name in inputs:
+            self.limits[name] = min(limit, self.limits.get(name, limit))
+
+    def _union(self, table: Inputs, names: Iterable[str]) -> frozenset[str]:
+        return frozenset[str]().union(*(table.get(name, ()) for name in names))
+
+
+def _free_outputs(node: onnx.NodeProto) -> Sequence[str]:
+    """Return the outputs that may be any number."""
+    if node.op_type in BOUNDED:
+        return ()
+    return list(node.output[:1] if node.op_type in WITH_PLACES else node.output)
+
+
+def _sources(node: onnx.NodeProto, body: onnx.GraphProto, place: int) -> list[str]:
+    """Return what an input of a body may be: an input of the node, or a result of the turn before.
+
+    A Loop reads trip count, condition and values; its body reads turn, condition and values, and
+    returns condition and values. The turn is below the trip count. A Scan and its body have all in
+    the same places.
+    """
+    if node.op_type not in ("Loop", "Scan"):
+        return [*node.input]
+    later = place - 1 if node.op_type == "Loop" else place
+    if later < 0:
+        return []
+    return [*node.input[place : place + 1], *(v.name for v in body.output[later : later + 1])]

@@ -31,6 +31,11 @@ HALF_DECADES = (-6.0, 2.0)
 """The same for float16, which holds no large sums of more."""
 
 
+FEW = (256, 1024)
+"""Ends of the numbers of an input of a few integers that are data, such as a time step: they leave
+a byte, and a Sin of more is the rounding of its operand."""
+
+
 @dataclass(frozen=True)
 class InputSet:
     """One set of inputs.
@@ -169,8 +174,9 @@ def random_feeds(
     """Return one array per input, the same for the same (seed, input name, kind).
 
     Floats are of that kind, by default normal: zeros would time faster and hide faults. Integers
-    are data (`draw_whole`) or, as the port says, indices and sizes below a limit; few elements are
-    sizes and switches, too. Normal indices are 0 or 1, which are valid wherever two exist.
+    are data (`draw_whole`), or indices and sizes below the limit of the port. Normal indices are 0
+    or 1, which are valid wherever two exist. At most `MAX_SMALL` integers are often rates or
+    switches: they are 0 or 1, and in two sets of hundreds of both signs.
 
     An input that has a value gets that.
 
@@ -219,12 +225,21 @@ def _random(port: Port, seed: int, shape: tuple[int, ...], kind: Distribution) -
 def _integers(
     port: Port, generator: np.random.Generator, shape: tuple[int, ...], kind: Distribution
 ) -> Array:
-    """Draw data, or indices; some are negative where all rows of a table are known."""
+    """Draw data, or indices; some are negative where the rows of a table are known."""
     if port.limit is None and (port.dtype.endswith("int8") or math.prod(shape) > MAX_SMALL):
         return draw_whole(kind, generator, shape, port.dtype)
-    rows = UNKNOWN_ROWS if port.limit is None else port.limit
-    is_table = rows > UNKNOWN_ROWS and kind is not Distribution.NORMAL
-    high = min(rows, np.iinfo(port.dtype).max) if is_table else min(rows, UNKNOWN_ROWS)
-    counts_back = is_table and kind is Distribution.RANGE and not port.dtype.startswith("u")
-    indices = generator.integers(-high if counts_back else 0, max(high, 1), shape)
-    return np.asarray(indices).astype(port.dtype)
+    low, high = _interval(port, kind)
+    return np.asarray(generator.integers(low, high, shape)).astype(port.dtype)
+
+
+def _interval(port: Port, kind: Distribution) -> tuple[int, int]:
+    """Return the least of the indices or of a few integers, and a number above them."""
+    is_signed, rows = not port.dtype.startswith("u"), port.limit
+    if rows is None and kind is Distribution.UNIFORM:
+        return FEW
+    if rows is None and kind is Distribution.RANGE and is_signed:
+        return -FEW[1], 0
+    if rows is None or rows <= UNKNOWN_ROWS or kind is Distribution.NORMAL:
+        return 0, UNKNOWN_ROWS if rows is None else max(min(rows, UNKNOWN_ROWS), 1)
+    high = min(rows, np.iinfo(port.dtype).max)
+    return -high if kind is Distribution.RANGE and is_signed else 0, high

@@ -59,6 +59,15 @@ def test_a_limit_that_is_gone_is_found(limit: str, tmp_path: Path) -> None:
         assert compared(tmp_path, original, rewritten, OPTIONS).verdict == "fail"
 
 
+@pytest.mark.parametrize(
+    "body", ["a = Cast<to = 2>(x) y = Cast<to = 1>(a)", "a = Abs(x) y = Cast<to = 1>(a)"]
+)
+def test_a_limit_of_few_integers_that_is_gone_is_found(body: str, tmp_path: Path) -> None:
+    texts = [f"g (int64[1, 3] x) => (float[1, 3] y) {{ {text} }}" for text in (body, PLAIN)]
+    assert compared(tmp_path, texts[0], texts[0], OPTIONS).verdict == "pass"
+    assert compared(tmp_path, *texts, OPTIONS).verdict == "fail"
+
+
 MASKS = {
     "samples": ("int16", 6, 1000),
     "labels": ("int64", 7, 1000),
