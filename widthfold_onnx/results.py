@@ -289,12 +289,12 @@ class WorstElement(ReportPart, kw_only=True, frozen=True):
 LevelName = Literal["disabled", "all"]
 """Optimization levels at which outputs are compared."""
 
-Caveat = Literal["", "meaningless", "ill-conditioned", "unsteady"]
+Caveat = Literal["", "meaningless", "saturated", "ill-conditioned", "unsteady"]
 """Why a comparison shows less than it seems to; "" where it does not.
 
-Meaningless: the values can show nothing. Ill-conditioned: the output is beyond the tolerance, and
-rounding moves the original as far. Unsteady: the original does not repeat its values, so there is
-nothing to compare with.
+Meaningless: the values can show nothing. Saturated: every value is one of two. Ill-conditioned: the
+output is beyond the tolerance, and rounding moves the original as far. Unsteady: the original does
+not repeat its values, so there is nothing to compare with.
 """
 
 

@@ -19,7 +19,7 @@ from widthfold_onnx.rewrite.reading import Reading
 
 NOT_PROVED = Refusal(
     Code.GUARD_NOT_PROVED,
-    "no sizes were tried at which the model is known to run and to choose the fold",
+    "no sizes were tried at which the model is known to run and to choose the fold (--input-shape)",
 )
 
 

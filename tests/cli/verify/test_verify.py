@@ -217,6 +217,30 @@ def test_two_different_models_fail_and_the_line_names_the_output(
 # ---------------------------------------------------------------- reports
 
 
+WEAK = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[1, 2, 3, 16] x)
+=> (float[1, 5, 3, 16] classes, float[1, 5, 3, 16] flat, float[1, 5, 3, 16] y)
+<float[5, 2, 1, 3] w, float gain = {1e9}, float zero = {0}> {
+  [conv] y = Conv <pads = [0, 1, 0, 1]> (x, w)
+  sharp = Mul (y, gain)
+  classes = Softmax <axis = 1> (sharp)
+  flat = Mul (y, zero)
+}"""
+
+
+def test_outputs_that_show_little_are_named_on_the_screen(tmp_path: Path) -> None:
+    path, out = save(build(WEAK), tmp_path / "in.onnx"), tmp_path / "out.onnx"
+    lines = ("output classes: a weak check: every value is one of two",)
+    lines += ("output flat: not a meaningful check: all values are equal",)
+    for run in (
+        widthfold("optimize", path, out, "--factor", 8),
+        widthfold("verify", path, out, "--no-timing"),
+    ):
+        assert (run.code, run.err) == (0, "")
+        assert {line for line in run.out.splitlines() if line.startswith("output ")} >= {*lines}
+        assert "output y: " not in run.out
+
+
 def test_all_forms_come_from_one_run(pair: tuple[Path, Path], tmp_path: Path) -> None:
     files = [tmp_path / f"r{suffix}" for suffix in (".json", ".xml", ".md", ".html")]
     options = [part for path in files for part in ("--report", path)]

@@ -130,6 +130,44 @@ def test_outputs_that_show_nothing_are_noted(values, words):
     assert words in row.note
 
 
+SATURATED = np.array([[0, 1, 0], [1, 0, 0]], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("values", "is_saturated"),
+    [
+        (SATURATED, True),
+        (SATURATED.astype(np.float16) * 3 - 1, True),
+        (SATURATED + np.float32([[1e-30, -1e-7, 0]]), True),  # a truth in float64, say
+        (SATURATED + np.float32([[1e-4, 0, 0]]), False),
+        (SATURATED * np.float32([1, 1, 0.5]) + np.float32([[0, 0, 0.5], [0, 0, 0]]), False),
+        (SATURATED.astype(np.int64), False),
+        (SATURATED.astype(np.bool_), False),
+        (np.float32([0, 1]), False),
+        (np.float32([0, 1, np.inf, 1]), False),
+        (np.float32([-3e38, 3e38, 3e38, -3e38]), True),  # their distance is Inf
+    ],
+)
+def test_an_output_of_two_values_is_a_weak_check(values, is_saturated):
+    row = compare("y", values, values, NORMAL)
+    assert row.passed
+    assert row.caveat == ("saturated" if is_saturated else "")
+    assert row.note == ("a weak check: every value is one of two" if is_saturated else "")
+
+
+def test_a_saturated_output_that_differs_is_reported_as_differing():
+    row = compare("y", SATURATED, SATURATED[::-1].copy(), NORMAL)
+    assert not row.passed
+    assert row.caveat == ""
+
+
+def test_one_set_that_is_not_saturated_is_enough():
+    varied = np.arange(6, dtype=np.float32)
+    dull, good = (compare("y", each, each, NORMAL) for each in (SATURATED, varied))
+    assert reported(dull, dull)[0].caveat == "saturated"
+    assert reported(dull, good) == reported(good, dull) == [good]
+
+
 def test_a_scalar_shows_something():
     assert compare("y", np.float32(5)[None], np.float32(5)[None], NORMAL).caveat == ""
 

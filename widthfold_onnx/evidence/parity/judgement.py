@@ -59,7 +59,7 @@ OPTIMIZED_NOTE = "the runtime's optimizations change the original; compared with
 
 UNDEPLOYED = "not compared as deployed, as neither model runs with the runtime's own optimizations"
 
-_CAVEATS = ("meaningless", "", "ill-conditioned", "unsteady")
+_CAVEATS = ("meaningless", "saturated", "", "ill-conditioned", "unsteady")
 """All caveats. Of two comparisons of an output that are alike otherwise, the one is reported whose
 caveat stands later here."""
 

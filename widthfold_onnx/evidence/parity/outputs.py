@@ -33,6 +33,12 @@ The values are some tens of roundings (2**-53, 2**-24, 2**-11, 2**-8) of a value
 
 BEYOND_NOTE = "beyond the tolerance: rounding moves the original, too"
 
+SATURATED_NOTE = "a weak check: every value is one of two"
+
+MIN_SATURATED = 4
+"""Elements of an output of which it is said: two numbers are two values by nature, and of three two
+may be near each other by chance."""
+
 COMPARED_ELEMENTS = 1 << 18
 """Elements that are compared at once: a whole array in float64 would take much memory."""
 
@@ -72,6 +78,22 @@ def why_meaningless(values: Array) -> str:
     if values.size > 1 and bool((values == values.flat[0]).all()):
         return "all values are equal"
     return ""
+
+
+def is_saturated(values: Array) -> bool:
+    """Check whether every float is, within the default tolerance, one of two numbers.
+
+    A softmax of 0 and 1 alone, say: what moves its input shows in it nowhere.
+    """
+    rtol = DEFAULT_RTOL.get(values.dtype.name)
+    if rtol is None or values.dtype.kind == "c" or values.size < MIN_SATURATED:
+        return False
+    low, high = values.min(), values.max()
+    if not (np.isfinite(low) and np.isfinite(high)):
+        return False
+    near = values.dtype.type(rtol * max(abs(float(low)), abs(float(high))))
+    with np.errstate(over="ignore"):
+        return bool(((values - low <= near) | (high - values <= near)).all())
 
 
 class Distance(NamedTuple):
@@ -259,6 +281,8 @@ def compare(
         note, caveat = f"not a meaningful check: {why}", "meaningless"
     elif passed and largest > bound:
         note, caveat = BEYOND_NOTE, "ill-conditioned"
+    elif passed and is_saturated(reference):
+        note, caveat = SATURATED_NOTE, "saturated"
     gap = figures.distance or Distance(math.inf, math.inf)
     relative = gap.largest / unit if figures.scale or not gap.largest else math.inf
     return OutputParity(

@@ -13,7 +13,14 @@ from widthfold_onnx.reports.description import (
     tabulated,
     transposed,
 )
-from widthfold_onnx.reports.words import clauses, counted, figure, short_text, size_text
+from widthfold_onnx.reports.words import (
+    clauses,
+    counted,
+    figure,
+    list_text,
+    short_text,
+    size_text,
+)
 from widthfold_onnx.results import (
     Baseline,
     Environment,
@@ -41,6 +48,9 @@ _BRIEF_OUTPUTS = 8
 
 _SLOWEST = 8
 """Nodes of each model whose times are shown."""
+
+_NAME = 60
+"""Characters of the name of an output in a line."""
 
 _SHAPES = 120
 """Characters of the shapes that were timed."""
@@ -130,7 +140,10 @@ def describe(report: VerifyReport, *, is_full: bool) -> Description:
         assumptions=inputs.assumptions(report.assumed, report.values),
         tables=tables,
         facts=[Line(label, text) for label, text in facts.items() if text],
-        remarks=[Line("", text) for text in (*report.reasons, *hidden)],
+        remarks=[
+            *(Line("", text) for text in (*report.reasons, *hidden)),
+            *_weak_checks(report.outputs),
+        ],
         verdict=report.verdict,
         meaning=meaning(report),
         models=(report.original, report.rewritten),
@@ -150,6 +163,15 @@ def _outputs(rows: Sequence[OutputParity], *, is_full: bool) -> tuple[list[Table
     hidden_count = len(rows) - len(visible_rows)
     notes = [f"{hidden_count} more outputs pass, see --details"] if hidden_count else []
     return tabulated("outputs", OUTPUTS, visible_rows, is_full=is_full), notes
+
+
+def _weak_checks(rows: Sequence[OutputParity]) -> list[Line]:
+    """Name the outputs whose values show little or nothing, by what is the matter with them."""
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        if row.passed and row.level == "disabled" and row.caveat in ("meaningless", "saturated"):
+            names.setdefault(row.note, []).append(row.name)
+    return [Line(f"output {list_text(group, _NAME)}", note) for note, group in names.items()]
 
 
 def _margin(row: OutputParity) -> tuple[bool, float]:
