@@ -20,7 +20,7 @@ from onnx import helper
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import open_exact
-from widthfold_onnx.evidence.proof.field import blas_on_one_thread, draws_of, unequal
+from widthfold_onnx.evidence.proof.field import Draw, blas_on_one_thread, draws_of, drawing, unequal
 from widthfold_onnx.evidence.proof.operators import MEANINGS
 from widthfold_onnx.evidence.proof.program import Correspondence, Program, constant
 from widthfold_onnx.evidence.proof.values import Call, Elements, UnevaluableError
@@ -46,6 +46,9 @@ TERMS: dict[str, Callable[[list[tuple[int, ...]]], int]] = {
 }
 """For each operator, the most products that one result adds up, from the extents of the inputs."""
 
+DRAW = Draw.of("integers")
+"""Elements are the integers modulo its primes, whose product is above every sum of products."""
+
 WHOLE_ALPHA_BETA = {"alpha": 2.0, "beta": 3.0}
 """Whole numbers that replace the factors of a Gemm."""
 
@@ -60,7 +63,8 @@ def run_on_integers(
     for path, node, reader in _linear_nodes(new, new.scope, "", shared_values):
         try:
             arrays = _integers(node, table, path, reader)
-            difference = _difference(new, node, arrays, options)
+            with drawing(DRAW):
+                difference = _difference(new, node, arrays, options)
         except (UnverifiedError, UnevaluableError, MemoryError) as error:
             skip_reason = skip_reason or f"{describe_node(node)}: {error}"
             continue
