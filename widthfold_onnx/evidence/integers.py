@@ -20,7 +20,7 @@ from onnx import helper
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import open_exact
-from widthfold_onnx.evidence.proof.field import Draw, blas_on_one_thread, draws_of, drawing, unequal
+from widthfold_onnx.evidence.proof.field import Draw, blas_on_one_thread, drawing, draws_of, unequal
 from widthfold_onnx.evidence.proof.operators import MEANINGS
 from widthfold_onnx.evidence.proof.program import Correspondence, Program, constant
 from widthfold_onnx.evidence.proof.values import Call, Elements, UnevaluableError
