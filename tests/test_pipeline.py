@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 import widthfold_onnx as wf
 from tests.cli.tool import widthfold
 from tests.reports.sample import passing
+from tests.running import opened
 from tests.small_models import LAYER, build, save
 from widthfold_onnx import CheckFailedError, InvalidModelError, UsageError, evidence, pipeline
 from widthfold_onnx.evidence.checks import verification_of
@@ -26,7 +28,7 @@ from widthfold_onnx.options import (
     VerifyOptions,
     silent,
 )
-from widthfold_onnx.results import VerifyReport
+from widthfold_onnx.results import OptimizeReport, VerifyReport
 from widthfold_onnx.rewrite.rewriting import Rewriting
 
 FACTOR_4 = FoldOptions(factor=4)
@@ -164,3 +166,111 @@ def test_the_original_that_was_decided_on_is_the_one_that_is_verified(tmp_path: 
     with pytest.raises(InvalidModelError, match=r"^m.onnx was changed in the meantime$"):
         pipeline.optimize(loaded, tmp_path / "out.onnx", FACTOR_4, DeliveryOptions(), BY_DEFAULT)
     assert not (tmp_path / "out.onnx").exists()
+
+
+BESIDE = """<ir_version: 8, opset_import: ["" : 17]>
+main (float[5, 1, 8, 16] x{INPUTS}) => (float[N, 3, 8, 16] y, float[5, 3, 8, 16] z)
+<float[3, 1, 3, 3] w, int64[1] zero = {0}, int64[2] parts = {2, 3}> {
+  {NODES}
+  [late] c = Conv <pads = [1, 1, 1, 1]> (part, w)
+  y = Relu (c)
+  [plain] z = Conv <pads = [1, 1, 1, 1]> (x, w)
+}"""
+"""Two layers, one of them behind nodes that decide how many samples it reads."""
+
+DECIDING = {
+    "nonzero": (
+        "",
+        """m = ReduceMax <axes = [1, 2, 3], keepdims = 0> (x)
+        n = NonZero (m)
+        i = Squeeze (n, zero)
+        part = Gather <axis = 0> (x, i)""",
+    ),
+    "length regulator": (
+        ", int64[5] lengths",
+        """total = ReduceSum <keepdims = 0> (lengths)
+        first = Constant <value = int64 {0}> ()
+        step = Constant <value = int64 {1}> ()
+        five = Constant <value = int64 {5}> ()
+        steps = Range (first, total, step)
+        i = Mod (steps, five)
+        part = Gather <axis = 0> (x, i)""",
+    ),
+    "sequence": (
+        ", int64 i",
+        """s = SplitToSequence <axis = 0> (x, parts)
+        part = SequenceAt (s, i)""",
+    ),
+    "loop": (
+        ", int64 trips",
+        """t = Constant <value = bool {1}> ()
+        part = Loop (trips, t) <body = b (int64 i, bool d) => (bool e, float[1, 8, 16] row) {
+            e = Identity (d)
+            row = Gather <axis = 0> (x, i)
+        }>""",
+    ),
+}
+
+
+def beside(name: str) -> onnx.ModelProto:
+    """The two layers with a weight that both read."""
+    inputs, nodes = DECIDING[name]
+    return build(BESIDE.replace("{INPUTS}", inputs).replace("{NODES}", nodes))
+
+
+def codes(report: OptimizeReport) -> dict[str, str]:
+    return {site.node: site.code for site in report.sites}
+
+
+LATE_LEFT_OUT = {"late": "fold-not-proved", "plain": "folded"}
+
+
+@pytest.mark.parametrize("name", DECIDING)
+def test_a_fold_that_no_proof_shows_costs_no_other(name: str) -> None:
+    folded_model, result = pipeline.optimize_in_memory(
+        Model(beside(name), None), "m", FACTOR_4, RuntimeOptions()
+    )
+    assert codes(result.report) == LATE_LEFT_OUT
+    reasons = {site.node: site.reason for site in result.report.sites}
+    assert reasons["late"].startswith("the proof does not show it equal: y (node 'y/widthfold/")
+    assert [layer.node for layer in result.plan.layers] == ["plain"]
+    weights = {
+        node.name: node.input[1] for node in folded_model.graph.node if node.name in LATE_LEFT_OUT
+    }
+    assert (weights["late"], weights["plain"]) == ("w", "w/widthfold")
+
+
+def test_a_file_is_written_without_the_fold_that_no_proof_shows(tmp_path: Path) -> None:
+    path, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
+    save(beside("nonzero"), path)
+    report = wf.optimize(path, out, factor=4).report
+    assert codes(report) == LATE_LEFT_OUT
+    assert report.verification is not None
+    assert (report.written, report.verification.verdict) == ("out.onnx", "pass")
+    x = np.random.default_rng(0).standard_normal((5, 1, 8, 16)).astype(np.float32)
+    before, after = (opened(file).run(None, {"x": x}) for file in (path, out))
+    for first, second in zip(before, after, strict=True):
+        np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("node", ["late", "plain"])
+def test_no_fold_that_is_different_is_left_out_in_silence(
+    node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A weight that is wrong is a fault, behind extents that nobody knows, too."""
+    carry_out = Rewriting.carry_out
+
+    def carry_out_wrongly(rewriting: Rewriting) -> onnx.ModelProto:
+        model = carry_out(rewriting)
+        (folded_node,) = (n for n in model.graph.node if n.name == node)
+        (weight,) = (t for t in model.graph.initializer if t.name == folded_node.input[1])
+        array = numpy_helper.to_array(weight).copy()
+        array[tuple(np.argwhere(array)[0])] *= 2
+        wrong = numpy_helper.from_array(array, "wrong")
+        model.graph.initializer.append(wrong)
+        folded_node.input[1] = "wrong"
+        return model
+
+    monkeypatch.setattr(Rewriting, "carry_out", carry_out_wrongly)
+    with pytest.raises(CheckFailedError, match="proof: different"):
+        pipeline.optimize_in_memory(Model(beside("nonzero"), None), "m", FACTOR_4, RuntimeOptions())

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import onnx
@@ -36,7 +36,7 @@ from widthfold_onnx.options import (
     VerifyOptions,
     silent,
 )
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import OptimizeReport, Proof, VerifyReport
 from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text
 from widthfold_onnx.rewrite.plan import Plan, read_plan
@@ -45,6 +45,13 @@ from widthfold_onnx.runtime.inputs.cases import for_model, values_for_report
 from widthfold_onnx.runtime.inputs.stored import with_stored_sizes
 from widthfold_onnx.tuning.search import search
 from widthfold_onnx.tuning.store import Store
+
+Result = TypeVar("Result")
+
+GUARD_NOT_PROVED = Refusal(
+    Code.GUARD_NOT_PROVED,
+    "no sizes were tried at which the model is known to run and to choose the fold (--input-shape)",
+)
 
 
 class CommandResult(NamedTuple):
@@ -94,11 +101,14 @@ def optimize(
     else:
         check_target(out, loaded.files)  # before minutes of measuring
     decided_plan = _decide_plan(loaded, options, verify_options, search_options, on_progress)
-    while True:
-        plan, fitted_plan = decided_plan.plan, decided_plan.fit()
+
+    def attempt(
+        decided_plan: DecidedPlan, fitted_plan: FittedPlan
+    ) -> tuple[CommandResult, Proof | None]:
+        plan = decided_plan.plan
         report = optimize_report(name, size, fitted_plan, decided_plan.outcomes, values=values)
         if out is None or (require_fold and not plan.is_changing):
-            return CommandResult(report, plan)
+            return CommandResult(report, plan), None
         report = _deliver(
             loaded,
             fitted_plan,
@@ -109,11 +119,9 @@ def optimize(
             on_progress=on_progress,
         )
         proof = None if report.verification is None else report.verification.proof
-        unproved = _unproved_layers(fitted_plan, proof)
-        if report.written or not unproved:
-            return CommandResult(report, plan)
-        on_progress(Step(f"leaving out {len(unproved)} folds whose guards cannot be proved"))
-        decided_plan = decided_plan.without_unproved(unproved, loaded)
+        return CommandResult(report, plan), proof
+
+    return _until_proved(decided_plan, loaded, attempt, on_progress)
 
 
 def optimize_in_memory(
@@ -146,19 +154,21 @@ def optimize_in_memory(
         UnverifiedError: the result cannot be shown to be equal.
     """
     decided_plan = decide_fixed(model, decide_layout(options, runtime_options))
-    while True:
-        fitted_plan = decided_plan.fit()
-        report = optimize_report(name, model.proto.ByteSize(), fitted_plan, decided_plan.outcomes)
+    size = model.proto.ByteSize()
+
+    def attempt(
+        decided_plan: DecidedPlan, fitted_plan: FittedPlan
+    ) -> tuple[tuple[onnx.ModelProto, CommandResult, Proof | None], Proof | None]:
+        report = optimize_report(name, size, fitted_plan, decided_plan.outcomes)
         new_model, proof = _carry_out_and_prove(model, fitted_plan, no_verify=no_verify)
-        unproved = _unproved_layers(fitted_plan, proof)
-        if not unproved:
-            break
-        decided_plan = decided_plan.without_unproved(unproved, model)
+        summary = msgspec.structs.replace(report.summary, bytes_after=new_model.ByteSize())
+        report = msgspec.structs.replace(report, summary=summary)
+        report = _with_unread_weights(report, model.proto, new_model)
+        return (new_model, CommandResult(report, decided_plan.plan), proof), proof
+
+    new_model, result, proof = _until_proved(decided_plan, model, attempt, silent)
     _require_equal(proof)
-    summary = msgspec.structs.replace(report.summary, bytes_after=new_model.ByteSize())
-    report = msgspec.structs.replace(report, summary=summary)
-    report = _with_unread_weights(report, model.proto, new_model)
-    return new_model, CommandResult(report, decided_plan.plan)
+    return new_model, result
 
 
 def plan(
@@ -262,19 +272,51 @@ def apply_in_memory(
     return new_model
 
 
-def _unproved_layers(fitted_plan: FittedPlan, proof: Proof | None) -> set[NodeName]:
-    """Return the layers whose folded branch the proof computed at no extents.
+def _until_proved(
+    decided_plan: DecidedPlan,
+    model: Model,
+    attempt: Callable[[DecidedPlan, FittedPlan], tuple[Result, Proof | None]],
+    on_progress: Progress,
+) -> Result:
+    """Carry a plan out and prove it; leave out the folds that cannot be proved, until none is left.
 
-    The branch is of the layers' guard, or of an If around them.
+    Args:
+        decided_plan: the plan.
+        model: the model for which it was decided.
+        attempt: carries a plan out, and returns what it made with the proof.
+        on_progress: called before each further attempt.
     """
-    if proof is None:
-        return set()
-    guarded = fitted_plan.rewriting.guarded_layers()
-    return {
-        layer.name
+    while True:
+        fitted_plan = decided_plan.fit()
+        result, proof = attempt(decided_plan, fitted_plan)
+        refusals = _unproved_layers(fitted_plan, proof)
+        if not refusals:
+            return result
+        on_progress(Step(f"leaving out {len(refusals)} folds that cannot be proved"))
+        decided_plan = decided_plan.without_unproved(refusals, model)
+
+
+def _unproved_layers(fitted_plan: FittedPlan, proof: Proof | None) -> Mapping[NodeName, Refusal]:
+    """Return the layers that make a result not provable, with the reasons.
+
+    First these are layers with a branch that the proof computed at no extents, of their guard or of
+    an If around them. Only if there are none, they are those from which an unproved value is
+    computed. A result that is different is a fault, which no smaller plan may hide.
+    """
+    if proof is None or proof.verdict != "not provable":
+        return {}
+    rewriting = fitted_plan.rewriting
+    guarded = rewriting.guarded_layers()
+    unseen = {
+        layer.name: GUARD_NOT_PROVED
         for layer in fitted_plan.plan.layers
         for output in proof.unseen
         if layer.name in guarded.get(output, ()) or layer.name.lies_in_branch_of(output)
+    }
+    return unseen or {
+        name: Refusal(Code.FOLD_NOT_PROVED, f"the proof does not show it equal: {item.reason}")
+        for item in proof.unproved
+        for name in rewriting.layers_of(item.values)
     }
 
 

@@ -112,6 +112,7 @@ class Code(StrEnum):
     OPSET_TOO_OLD = "opset-too-old"
     GUARD_NOT_LOADABLE = "guard-not-loadable"
     GUARD_NOT_PROVED = "guard-not-proved"
+    FOLD_NOT_PROVED = "fold-not-proved"
 
     @property
     def is_of_a_form(self) -> bool:
@@ -141,6 +142,7 @@ FORM_CHECKS = (
     Code.OPSET_TOO_OLD,
     Code.GUARD_NOT_LOADABLE,
     Code.GUARD_NOT_PROVED,
+    Code.FOLD_NOT_PROVED,
 )
 """The codes that may refuse one form of a layer: the later one stands here, the less is missing."""
 

@@ -379,6 +379,19 @@ class FoldReport(ReportPart, kw_only=True, frozen=True):
     axes: list[AxisPattern] = msgspec.field(default_factory=list)
 
 
+class Unproved(ReportPart, kw_only=True, frozen=True):
+    """A value that the proof can show neither equal nor different.
+
+    Attributes:
+        reason: why.
+        values: the value, and all that either model computes it from behind the last values that
+            both compute alike, or that are shown by themselves; names of the main graph.
+    """
+
+    reason: str
+    values: list[str]
+
+
 class Proof(ReportPart, kw_only=True, frozen=True):
     """The verdict of the proof that both models are the same function (docs/verification.md).
 
@@ -393,6 +406,7 @@ class Proof(ReportPart, kw_only=True, frozen=True):
         extents: of the inputs, for each evaluation.
         unseen: first outputs of Ifs whose choice is not known, or whose new branch was computed at
             no extents.
+        unproved: the values for which it is not provable.
     """
 
     verdict: Literal["equal", "different", "not provable", "skipped"]
@@ -403,6 +417,7 @@ class Proof(ReportPart, kw_only=True, frozen=True):
     functions: list[str] = msgspec.field(default_factory=list)
     extents: list[dict[str, list[int]]] = msgspec.field(default_factory=list)
     unseen: list[str] = msgspec.field(default_factory=list)
+    unproved: list[Unproved] = msgspec.field(default_factory=list)
 
 
 class IntegerRun(ReportPart, kw_only=True, frozen=True):

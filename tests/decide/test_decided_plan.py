@@ -21,6 +21,8 @@ from widthfold_onnx.results import Gain, SearchReport, SizeGain
 from widthfold_onnx.rewrite.plan import PlanTimes
 from widthfold_onnx.rewrite.record import FOLD_KEY
 
+REFUSAL = Refusal(Code.FOLD_NOT_PROVED, "the proof does not show it equal: its extents")
+
 
 @pytest.fixture
 def model() -> onnx.ModelProto:
@@ -30,9 +32,9 @@ def model() -> onnx.ModelProto:
 def test_unproved_layers_are_refused_and_the_others_stay(model: onnx.ModelProto) -> None:
     decided_plan = decide_fixed(Model(model, None), OPTIONS)
     names = {layer.name for layer in decided_plan.plan.layers if layer.node == "b"}
-    rest = decided_plan.without_unproved(names, Model(model, None))
+    rest = decided_plan.without_unproved(dict.fromkeys(names, REFUSAL), Model(model, None))
     assert [(s.node, s.status, s.code) for s in rest.outcomes.sites] == [
-        ("b", "refused", "guard-not-proved"),
+        ("b", "refused", "fold-not-proved"),
         ("a", "folded", "folded"),
     ]
     folded_model = rest.fit().rewriting.carry_out()
@@ -77,7 +79,9 @@ def test_a_plan_without_unproved_layers_was_not_timed(model: onnx.ModelProto) ->
     timed_plan = replace(decided_plan.plan, measured=PlanTimes(whole=gain, setting="extended"))
     outcomes = dataclasses.replace(decided_plan.outcomes, search=whole)
     decided_plan = DecidedPlan(timed_plan, decided_plan.reading, outcomes)
-    rest = decided_plan.without_unproved({decided_plan.plan.layers[0].name}, Model(model, None))
+    rest = decided_plan.without_unproved(
+        {decided_plan.plan.layers[0].name: REFUSAL}, Model(model, None)
+    )
     assert rest.plan.measured == PlanTimes()
     assert rest.outcomes.search is not None
     assert (outcome(rest.outcomes.search), deployment(rest.outcomes.search)) == (
@@ -87,7 +91,7 @@ def test_a_plan_without_unproved_layers_was_not_timed(model: onnx.ModelProto) ->
     assert [(row.gain, row.verdict) for row in rest.outcomes.search.sizes] == [(None, None)]
     assert (rest.outcomes.search.layers, rest.outcomes.search.measured) == (2, 5)
     names = {layer.name for layer in decided_plan.plan.layers}
-    nothing = decided_plan.without_unproved(names, Model(model, None))
+    nothing = decided_plan.without_unproved(dict.fromkeys(names, REFUSAL), Model(model, None))
     assert nothing.outcomes.search is not None
     assert not nothing.outcomes.search.accepted
 
@@ -96,6 +100,6 @@ def test_a_decided_plan_that_does_not_fit_its_model_is_a_fault(model: onnx.Model
     decided_plan = decide_fixed(Model(model, None), OPTIONS)
     other = onnx.ModelProto.FromString(model.SerializeToString())
     other.graph.node[0].name = "renamed"
-    decided_plan = decided_plan.without_unproved((), Model(other, None))
+    decided_plan = decided_plan.without_unproved({}, Model(other, None))
     with pytest.raises(InternalError, match="b: the model has no such layer"):
         decided_plan.fit()

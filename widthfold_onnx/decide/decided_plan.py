@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -11,16 +11,11 @@ from widthfold_onnx.decide.outcomes import Outcomes
 from widthfold_onnx.errors import InternalError
 from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.model.loader import Model
-from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import SearchReport, SizeGain
 from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text
 from widthfold_onnx.rewrite.plan import Plan, PlanTimes
 from widthfold_onnx.rewrite.reading import Reading
-
-NOT_PROVED = Refusal(
-    Code.GUARD_NOT_PROVED,
-    "no sizes were tried at which the model is known to run and to choose the fold (--input-shape)",
-)
 
 
 @dataclass(frozen=True)
@@ -52,17 +47,17 @@ class DecidedPlan:
         """Return the same with the refusals of layers that the plan does not fold."""
         return replace(self, outcomes=self.outcomes.with_refusals(refusals))
 
-    def without_unproved(self, names: Collection[NodeName], model: Model) -> DecidedPlan:
-        """Return the same without layers whose guards are not proved; the model is read anew.
+    def without_unproved(self, refusals: Mapping[NodeName, Refusal], model: Model) -> DecidedPlan:
+        """Return the same without layers whose folds are not proved; the model is read anew.
 
         The search timed another model, so its figures of the whole model are left out.
         """
-        plan = self.plan.with_layers(part for part in self.plan.layers if part.name not in names)
+        plan = self.plan.with_layers(part for part in self.plan.layers if part.name not in refusals)
         plan = msgspec.structs.replace(plan, measured=PlanTimes(sizes=plan.measured.sizes))
         search = self.outcomes.search and _untimed(self.outcomes.search, accepted=plan.is_changing)
         outcomes = replace(self.outcomes, search=search)
         reading = Reading.of(model, plan)
-        return DecidedPlan(plan, reading, outcomes.with_refusals(dict.fromkeys(names, NOT_PROVED)))
+        return DecidedPlan(plan, reading, outcomes.with_refusals(refusals))
 
 
 def _untimed(search: SearchReport, *, accepted: bool) -> SearchReport:

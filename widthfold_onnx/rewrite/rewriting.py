@@ -17,7 +17,7 @@ Logical tensors and nodes keep their names; `rewrite.record` describes the metad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,6 +78,24 @@ class Rewriting:
             for graph, graph_forms in forms.items()
         }
         return cls(document, forms, guarded_regions, runtime)
+
+    def layers_of(self, values: Collection[str]) -> set[NodeName]:
+        """Return the layers that write one of some values, or lie in a body of a node that does.
+
+        Args:
+            values: names of values of the main graph.
+        """
+        names = {
+            layer.node_name: {value.name for value in node.outputs}
+            for forms in self.forms.values()
+            for node, (layer, _) in forms.items()
+        }
+        return {
+            name
+            for name, outputs in names.items()
+            if (not name.graph and not outputs.isdisjoint(values))
+            or any(name.graph.startswith(f"{value}/") for value in values)
+        }
 
     def guarded_layers(self) -> dict[str, set[NodeName]]:
         """Return the guarded layers, by each value that their If may return."""

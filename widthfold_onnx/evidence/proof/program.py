@@ -263,6 +263,14 @@ class Correspondence:
         """Return the random numbers of a round: any byte of both models changes them."""
         return Draw.of(self.old.digest, self.new.digest, number)
 
+    def values_behind(self, target: str, stops: Container[str]) -> list[str]:
+        """Return a value, and all that either model computes it from, up to some values."""
+        names = {target: None}
+        for scope in (self.old.scope, self.new.scope):
+            for index in scope.ancestors([target], stops):
+                names |= dict.fromkeys(name for name in scope.nodes[index].output if name)
+        return list(names)
+
     def changed_defaults(self) -> list[str]:
         """Return common inputs whose default value is not the same in both models."""
         old, new = ({value.name for value in side.inputs} for side in (self.old, self.new))

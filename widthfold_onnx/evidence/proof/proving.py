@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -43,7 +43,7 @@ from widthfold_onnx.evidence.proof.values import (
 )
 from widthfold_onnx.model.proto.scope import describe_node
 from widthfold_onnx.model.shapes.table import ShapeTable
-from widthfold_onnx.results import Proof
+from widthfold_onnx.results import Proof, Unproved
 from widthfold_onnx.text import printable
 
 MIN_BITS = 40
@@ -69,6 +69,7 @@ class SizeProof:
         branches: branches of the new model that were computed.
         unseen: first outputs of Ifs whose choice is not decided, or whose new branch was computed
             at no extents.
+        unproved: the values for which it is not provable.
         is_computed: True if the new model can be computed at these extents at all.
         is_opaque: True if nothing is decided because extents in the original do not follow from
             these: it may not run at them.
@@ -83,6 +84,7 @@ class SizeProof:
     functions: frozenset[str] = frozenset()
     branches: frozenset[Branch] = frozenset()
     unseen: frozenset[str] = frozenset()
+    unproved: Sequence[Unproved] = ()
     is_computed: bool = True
     is_opaque: bool = False
 
@@ -118,6 +120,7 @@ def proof_report(
         functions=sorted({name for proof in proofs for name in proof.functions}),
         extents=[{name: list(dims) for name, dims in proof.shapes.items()} for proof in proofs],
         unseen=sorted({name for proof in proofs for name in proof.unseen}),
+        unproved=list({item.values[0]: item for p in proofs for item in p.unproved}.values()),
     )
 
 
@@ -295,11 +298,15 @@ def prove(
         return SizeProof("different", reason, shapes, is_computed=False)
     # Draws are computed side by side already; threads of BLAS on top wait for each other.
     with blas_on_one_thread():
-        node_proof = comparison.proof(models.targets, models.variables(table))
+        node_proof = comparison.proof(
+            models.targets,
+            models.variables(table),
+            stops={*models.shared_values, *models.targets},
+        )
         if node_proof.verdict == "different":
             # The whole model may hold values that cannot be evaluated.
             with suppress(UnverifiedError, MemoryError):
-                model_proof = comparison.proof(models.new.outputs, {})
+                model_proof = comparison.proof(models.new.outputs, {}, stops=())
                 return node_proof if model_proof.verdict == "different" else model_proof
         return node_proof
 
@@ -320,16 +327,21 @@ class _Comparison:
     shapes: Extents
     forced_ifs: frozenset[str]
 
-    def proof(self, targets: Sequence[str], variables: Extents) -> SizeProof:
+    def proof(self, targets: Sequence[str], variables: Extents, stops: Container[str]) -> SizeProof:
         """Evaluate both models up to the targets and compare these, until the bound holds.
 
         Rounds of draws are independent, so their bounds are multiplied.
+
+        Args:
+            targets: names of the values to compare.
+            variables: values that are drawn, with their extents.
+            stops: values behind which nothing can be the reason why a target is not provable.
         """
-        proof = self._drawn_round(0, targets, variables)
+        proof = self._drawn_round(0, targets, variables, stops)
         for number in range(1, MAX_DRAW_ROUNDS):
             if proof.verdict != "equal" or not 0 < proof.error_bits < MIN_BITS:
                 break
-            next_proof = self._drawn_round(number, targets, variables)
+            next_proof = self._drawn_round(number, targets, variables, stops)
             bits = proof.error_bits + next_proof.error_bits
             numbers = proof.primes + next_proof.primes
             proof = replace(next_proof, primes=numbers)
@@ -340,13 +352,17 @@ class _Comparison:
             return SizeProof("not provable", reason, self.shapes, primes=proof.primes)
         return proof
 
-    def _drawn_round(self, number: int, targets: Sequence[str], variables: Extents) -> SizeProof:
+    def _drawn_round(
+        self, number: int, targets: Sequence[str], variables: Extents, stops: Container[str]
+    ) -> SizeProof:
         """Compare the targets by the draw of a round."""
         draw = self.models.draw(number)
         with drawing(draw):
-            return replace(self._round(targets, variables), primes=draw.primes)
+            return replace(self._round(targets, variables, stops), primes=draw.primes)
 
-    def _round(self, targets: Sequence[str], variables: Extents) -> SizeProof:
+    def _round(
+        self, targets: Sequence[str], variables: Extents, stops: Container[str]
+    ) -> SizeProof:
         """Compare the targets of both models once, by one round of draws."""
         models, table = self.models, self.tables[0]
         size_proof = partial(SizeProof, shapes=self.shapes)
@@ -371,7 +387,8 @@ class _Comparison:
             # On empty inputs an allowed failure of one target may hide the failure of another.
             failures = _failures(new, targets) if _is_empty(self.shapes) else [str(error)]
             return size_proof("different", "; ".join(failures), is_computed=False)
-        doubt, is_opaque = "", False
+        unproved: list[Unproved] = []
+        is_opaque = False
         for name in targets:
             if old_run.digests[name] == new_run.digests[name]:
                 continue
@@ -383,11 +400,18 @@ class _Comparison:
             reason = doubt_of(name, kept_old, kept_new)
             if not reason:
                 return size_proof("different", statement)
-            doubt = doubt or f"{statement}; {reason}"
+            values = models.values_behind(name, stops)
+            unproved.append(Unproved(reason=f"{statement}; {reason}", values=values))
             is_opaque = is_opaque or isinstance(old_value, OpaqueValue)
-        if doubt:
+        if unproved:
             ifs = frozenset(new_run.undecided_ifs - old_run.undecided_ifs if is_opaque else ())
-            return size_proof("not provable", doubt, is_opaque=is_opaque, unseen=ifs)
+            return size_proof(
+                "not provable",
+                unproved[0].reason,
+                is_opaque=is_opaque,
+                unseen=ifs,
+                unproved=unproved,
+            )
         return size_proof(
             "equal",
             values=len(models.shared_values) + len(targets),

@@ -24,6 +24,7 @@ from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.proof.proving import proof_report
 from widthfold_onnx.model.loader import Model, load
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
+from widthfold_onnx.pipeline import GUARD_NOT_PROVED
 
 EVERYTHING = {"max_channels": 4096, "mix_samples": True}
 """Sites that a user would rather leave alone are tested too."""
@@ -93,7 +94,8 @@ def proved_equal(
             size_proof = proof_report(before, Program.of(result, folder), choice.input_shapes, {})
             if size_proof.unseen:
                 unproved = set().union(*(guarded[value] for value in size_proof.unseen))
-                decided = decided.without_unproved(unproved, Model(model, folder))
+                refusals = dict.fromkeys(unproved, GUARD_NOT_PROVED)
+                decided = decided.without_unproved(refusals, Model(model, folder))
                 continue
             assert size_proof.verdict == "equal", (choice, size_proof.reason)
             assert size_proof.error_bits >= ERROR_BITS
