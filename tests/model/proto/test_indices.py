@@ -78,6 +78,13 @@ def test_nodes_may_stand_in_any_order() -> None:
     }
 
 
+def test_outputs_and_operands_that_are_left_out_have_nothing_to_do_with_each_other() -> None:
+    body = "a, gone, b = Unique(i) f = Cast<to = 1>(a) r = Slice(f, rows, rows, left, rows)"
+    proto = parser.parse_model(f"{HEAD}> g (int64[9] i, int64[2] rows) => (float r) {{ {body} }}")
+    proto.graph.node[0].output[1] = proto.graph.node[2].input[3] = ""
+    assert index_limits(proto) == {"rows": 2}
+
+
 def test_bodies_and_functions_are_read() -> None:
     loop = """z, y = Loop(seven, , start) <body = turn (int64 k, bool c, float v)
         => (bool c2, float v2, float r) { c2 = Identity(c) v2 = Identity(v) r = Gather(t, i) }>"""

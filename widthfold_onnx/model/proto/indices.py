@@ -159,7 +159,7 @@ class _Reader:
     def _add(self, table: Inputs, names: Iterable[str], sources: Iterable[str]) -> None:
         """Note that values depend on what their sources depend on."""
         inputs = self._union(table, sources)
-        for name in names if inputs else ():
+        for name in filter(None, names if inputs else ()):
             table[name] = inputs | table.get(name, frozenset())
 
     def _mark(self, node: onnx.NodeProto, axis: int) -> None:
