@@ -33,8 +33,8 @@ if not READS_NAMES:
 PACKAGE = Path(widthfold_onnx.__file__).parent
 STARTS_CHILDREN = re.compile(r"from widthfold_onnx\.runtime\.child import .*\bisolated\b")
 
-collect_ignore = ["bare/path"]
-"""A folder whose sitecustomize.py takes modules from a process that starts with it."""
+collect_ignore = ["bare/path", "flags/sitecustomize.py"]
+"""Where a sitecustomize.py changes each process that starts with its folder on the path."""
 
 SLOW_SECONDS = 3600
 """Time limit of a test that is marked `slow`; that of any other test is in pyproject.toml."""

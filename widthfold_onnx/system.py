@@ -47,15 +47,17 @@ TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 """Environment variables that name the folder of temporary files."""
 
 _VECTORS = {
-    "avx512_vnni": "AVX-512 VNNI",
+    "avx512vnni": "AVX-512 VNNI",
     "avx512f": "AVX-512",
-    "avx_vnni": "AVX2 VNNI",
+    "avxvnni": "AVX2 VNNI",
     "avx2": "AVX2",
     "avx": "AVX",
     "asimddp": "NEON with dot products",
     "asimd": "NEON",
 }
-"""Names of vector instructions by the features of archspec, widest first."""
+"""Names of vector instructions by the flags of the processor, widest first.
+
+Linux writes avx512_vnni and macOS avx512vnni, so underscores do not count."""
 
 CLOSED_PIPE = (errno.EPIPE, errno.EINVAL)
 """Error numbers of writing to a pipe that nobody reads; Windows has the second, too."""
@@ -88,15 +90,19 @@ class Processor(NamedTuple):
 def processor() -> Processor:
     """Return the processor of this machine."""
     from archspec import cpu
-    from archspec.cpu.detect import CpuidInfoCollector
+    from archspec.cpu.detect import CpuidInfoCollector, detected_info
 
     host = cpu.host()
+    # A virtual machine may hide a flag of its processor: the best match then is an older or a
+    # generic one, which lacks flags that are there. Some systems of ARM tell the match alone.
+    features = detected_info().features or host.features
+    flags = {feature.replace("_", "") for feature in features}
     name, signature = None, host.name
     # Only x86 has CPUID, and some systems let no process write code into its memory.
     with contextlib.suppress(SystemError, OSError):
         name = cpu.brand_string()
         signature = f"{CpuidInfoCollector().cpuid.registers_for(eax=1, ecx=0).eax:x}"
-    vectors = next((name for feature, name in _VECTORS.items() if feature in host), "")
+    vectors = next((label for flag, label in _VECTORS.items() if flag in flags), "")
     return Processor(" ".join((name or host.name).split()), signature, vectors)
 
 

@@ -63,7 +63,8 @@ def test_every_fact_of_the_machine_counts(monkeypatch: pytest.MonkeyPatch) -> No
     for name, changed in (
         ("machine", lambda: "Other"),
         ("cores", lambda: 99),
-        ("processor", lambda: Processor("", "other", False)),
+        ("processor", lambda: Processor("", "other", "")),
+        ("processor", lambda: Processor("", "other", "AVX2")),
         ("runtime_version", lambda: "0.0"),
         ("u8s8_error", lambda: 7),
         ("version", lambda *names: f"0 {names[0]}"),
@@ -72,7 +73,8 @@ def test_every_fact_of_the_machine_counts(monkeypatch: pytest.MonkeyPatch) -> No
         seen.append(again(Provider.CPU))
     assert len({canonical(item) for item in seen}) == len(seen)
     assert (seen[-1]["onnx"], seen[-1]["widthfold"]) == ("0 onnx", "0 widthfold-onnx")
-    assert set(seen[0]) == {"cpu", "stepping", "cores", "onnxruntime", "u8s8", "onnx", "widthfold"}
+    of_machine = {"cpu", "stepping", "vectors", "cores", "u8s8"}
+    assert set(seen[0]) == {*of_machine, "onnxruntime", "onnx", "widthfold"}
 
 
 def test_the_cpu_asks_for_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +136,7 @@ def test_every_argument_of_a_setting_counts() -> None:
         "session_options": {"a": "2"},
         "threads": 2,
     }
-    of_inputs = {"inputs", "values", "cases"}  # no layer reads them
+    of_inputs = {"inputs", "values", "cases", "index_limits"}  # no layer reads them
     names = [field.name for field in fields(RuntimeOptions)]
     assert [name for name in names if name not in of_inputs] == list(changes)
     assert list(inspect.signature(setting_identity).parameters) == ["options", "level"]

@@ -71,6 +71,7 @@ def machine_identity(provider: Provider) -> str:
     facts: dict[str, object] = {
         "cpu": machine(),
         "stepping": processor().signature,
+        "vectors": processor().vectors,
         "cores": cores(),
         "onnxruntime": runtime_version(),
         "u8s8": u8s8_error(),
