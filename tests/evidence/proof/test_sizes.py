@@ -12,8 +12,15 @@ from tests.evidence.mutants.proof import difference
 from tests.rewrite.guards.guarded import guards, parsed
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.proof import proving
-from widthfold_onnx.evidence.proof.program import Program
-from widthfold_onnx.evidence.proof.sizes import MAX_GUESSED, first_tries, second_tries
+from widthfold_onnx.evidence.proof.program import Correspondence, Program
+from widthfold_onnx.evidence.proof.sizes import (
+    MAX_GUESSED,
+    branch_tries,
+    first_tries,
+    second_tries,
+    size_tests,
+)
+from widthfold_onnx.evidence.proof.values import Extents
 
 PAIR = """<ir_version: 8, opset_import: ["" : 17]>
 main (float[1, 3, H, W] x, float[1, 3, H, W] z) => (float[1, 4, H, W] y) {
@@ -127,3 +134,61 @@ def test_a_difference_on_empty_inputs_counts_where_no_run_excuses_it(
 
     monkeypatch.setattr(proving, "prove", unable)
     assert "a/widthfold" in difference(model, folded)
+
+
+TWO_GUARDS = """<ir_version: 8, opset_import: ["" : 17]>
+main (float[N, 3, W] x) => (float[N, 3, W] y) <float o = {0}> {
+  last = Constant <value = int64[1] {2}> ()
+  first = Constant <value = int64[1] {0}> ()
+  zero = Constant <value = int64[1] {0}> ()
+  two = Constant <value = int64[1] {2}> ()
+  s = Shape (x)
+  g = Gather (s, last)
+  d = Sub (g, zero)
+  m = Mod (d, two)
+  c = Equal (m, zero)
+  a = If (c) <then_branch = t () => (float[N, 3, W] p) { p = Relu (x) },
+    else_branch = e () => (float[N, 3, W] q) { q = Max (x, o) }>
+  u = Shape (a)
+  h = Gather (u, first)
+  f = Sub (h, zero)
+  n = Mod (f, two)
+  b = Equal (n, zero)
+  y = If (b) <then_branch = t () => (float[N, 3, W] r) { r = Neg (a) },
+    else_branch = e () => (float[N, 3, W] v) { v = Neg (a) }>
+}"""
+
+
+def test_an_if_chooses_by_its_own_test_and_by_none_that_stands_before() -> None:
+    program = Program.of(parsed(TWO_GUARDS), None)
+    tests = {test.value: test.choosers for test in size_tests(program)}
+    assert tests == {"x": {"a"}, "a": {"y"}}
+    tries = branch_tries(program, program, {"x": (3, 3, 5)}, lambda: ["y"], lambda _: True)
+    assert len({shapes["x"][0] % 2 for shapes in tries}) == 2
+
+
+HALVED = """<ir_version: 8, opset_import: ["" : 17]>
+main (float[1, 2, W] x) => (float[1, 2, W] y) <float[3] scales = {1, 1, 2}> {
+  p = MaxPool <kernel_shape = [2], strides = [2]> (x)
+  u = Resize (p, , scales)
+  s = Add (u, x)
+  y = Conv <pads = [1, 1]> (s, w)
+}"""
+
+
+def test_extents_at_which_operands_do_not_fit_are_not_evaluated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = parsed(HALVED, w=(2, 2, 3))
+    seen: list[int] = []
+    prove = proving.prove
+
+    def recorded(models: Correspondence, shapes: Extents, *more: object) -> proving.SizeProof:
+        seen.append(shapes["x"][2])
+        return prove(models, shapes, *more)
+
+    monkeypatch.setattr(proving, "prove", recorded)
+    folded = wf.fold(model, factor=4, ragged=False)
+    assert guards(folded)
+    assert 20 in seen  # a multiple of the guard's modulus
+    assert 21 not in seen

@@ -22,6 +22,7 @@ from widthfold_onnx.evidence.proof.field import (
     primes,
     unequal,
 )
+from widthfold_onnx.evidence.proof.operators import BROADCAST_OPERATORS
 from widthfold_onnx.evidence.proof.program import Branch, Correspondence, Program
 from widthfold_onnx.evidence.proof.sizes import (
     branch_tries,
@@ -40,8 +41,10 @@ from widthfold_onnx.evidence.proof.values import (
     Shape,
     UnevaluableError,
     Value,
+    broadcast_shape,
 )
 from widthfold_onnx.model.proto.scope import describe_node
+from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.results import Proof, Unproved
 from widthfold_onnx.text import printable
@@ -88,6 +91,9 @@ class SizeProof:
     is_computed: bool = True
     is_opaque: bool = False
 
+
+BROADCAST_OPSET = 7
+"""Operator set since which operands are broadcast as in numpy."""
 
 VERDICTS = ("equal", "not provable", "different")
 """The worst comes last."""
@@ -153,7 +159,8 @@ def prove_at_sizes(
     # have stated the extents of the caller, so that the new model fails with an error at others.
     if _has_difference(proofs) or not dimensions_of(old, {}).open_dims:
         return proofs
-    for shapes in tested_tries(old, new, proofs[0].shapes):
+    is_possible = partial(_is_possible, models)
+    for shapes in filter(is_possible, tested_tries(old, new, proofs[0].shapes)):
         proofs += _counted_proof(models, shapes, demanded)
         if _has_difference(proofs):
             return proofs
@@ -163,7 +170,7 @@ def prove_at_sizes(
     def unseen_ifs() -> set[str]:
         return {name for name, _ in _unseen_branches(models, proofs)}
 
-    for shapes in branch_tries(old, new, smallest, unseen_ifs):
+    for shapes in branch_tries(old, new, smallest, unseen_ifs, is_possible):
         proofs += _counted_proof(models, shapes, demanded)
         if _has_difference(proofs):
             return proofs
@@ -188,6 +195,27 @@ def _counted_proof(models: Correspondence, shapes: Extents, demanded: Extents) -
     is_planned = all(shapes.get(name) == tuple(demanded[name]) for name in demanded)
     is_counted = is_planned or (proof.is_computed and not proof.is_opaque)
     return [proof] if is_counted and not _is_excused_by_empty_input(models, proof) else []
+
+
+def _is_possible(models: Correspondence, shapes: Extents) -> bool:
+    """Return False where operands of the original do not fit together; nothing is evaluated.
+
+    Most extents near the tests of guards are impossible for a model that halves its data and
+    doubles it again.
+    """
+    old, table = models.old, models.old.shapes_at(shapes)
+    if old.opsets.get("", 1) < BROADCAST_OPSET:
+        return True
+    for index in old.scope.ancestors(models.targets, models.variables(table)):
+        node = old.scope.nodes[index]
+        operands = [table.extents("", name) for name in node.input if name]
+        known_extents = [extents for extents in operands if extents is not None]
+        if is_default(node, *BROADCAST_OPERATORS) and len(known_extents) == len(operands):
+            try:
+                broadcast_shape(known_extents)
+            except UnevaluableError:
+                return False
+    return True
 
 
 def _else_proof(

@@ -191,7 +191,11 @@ def _extents_near_tests(
 
 
 def branch_tries(
-    old: Program, new: Program, first: Extents, unseen_ifs: Callable[[], Collection[str]]
+    old: Program,
+    new: Program,
+    first: Extents,
+    unseen_ifs: Callable[[], Collection[str]],
+    is_possible: Callable[[Extents], bool],
 ) -> Iterator[Extents]:
     """Yield extents at which tests of Ifs have results that few earlier extents had, small first.
 
@@ -203,6 +207,7 @@ def branch_tries(
         new: the model with the Ifs.
         first: the first extents.
         unseen_ifs: returns the first outputs of the Ifs with a branch that is not computed so far.
+        is_possible: returns False where the original surely does not run.
     """
     tests = {name: [t for t in size_tests(new) if name in t.choosers] for name in unseen_ifs()}
     terms = [term for group in tests.values() for test in group for term in test.terms]
@@ -226,7 +231,7 @@ def branch_tries(
         results = {
             (name, tuple(test.result(table) for test in tests[name]) or str(shapes)) for name in ifs
         }
-        if min(times_seen[result] for result in results) < MAX_ALIKE:
+        if min(times_seen[result] for result in results) < MAX_ALIKE and is_possible(shapes):
             times_seen.update(results)
             yield shapes
 
@@ -264,12 +269,14 @@ def size_tests(program: Program) -> list[SizeTest]:
 def _size_tests(program: Program, scope: NameScope, path: str) -> Iterator[SizeTest]:
     """Read the tests in a graph and in the bodies of its nodes."""
     choosers: dict[int, set[str]] = {}
+    # A test is of the extents alone: what computes the data behind a Shape does not choose.
+    extents = {node.output[0] for node in scope.nodes if is_default(node, "Shape")}
     for index, bodies in scope.inner.items():
         node = scope.nodes[index]
         for place, body in bodies:
             yield from _size_tests(program, body, body_path(path, node, place))
         if is_default(node, "If"):
-            for position in scope.ancestors(node.input[:1]):
+            for position in scope.ancestors(node.input[:1], extents):
                 choosers.setdefault(position, set()).add(node.output[0])
     for position, node in enumerate(scope.nodes):
         constants, name = [], node.output[0] if node.output else ""
