@@ -215,3 +215,81 @@ def test_a_limit_of_integers_that_is_gone(limit: str) -> None:
     for proto in models:
         proto.graph.initializer.append(numpy_helper.from_array(W, "w"))
     assert proof(*models).verdict == "different"
+
+
+K, L = RNG.standard_normal((2, 1, 3, 1)).astype(np.float32)
+V = RNG.standard_normal((3, 2, 3)).astype(np.float32)
+GAIN = RNG.uniform(1, 3, (1, 3, 1)).astype(np.float32)
+SUMS = {
+    "Conv and Add": (
+        "c = Conv (x, w, b)  y = Add (k, c)",
+        {"w": W, "b": BIAS, "k": K},
+        "y = Conv (x, w, b)",
+        {"w": W, "b": BIAS + K.ravel()},
+    ),
+    "two Adds": (
+        "c = Conv (x, w)  a = Add (c, k)  y = Sub (a, l)",
+        {"w": W, "k": K, "l": L},
+        "c = Conv (x, w)  y = Add (c, k)",
+        {"w": W, "k": K - L},
+    ),
+    "parallel Convs": (
+        "c = Conv (x, w)  d = Conv (x, v)  y = Add (c, d)",
+        {"w": W, "v": V},
+        "y = Conv (x, w)",
+        {"w": W + V},
+    ),
+    "Div as Mul": (
+        "c = Conv (x, w)  y = Div (c, g)",
+        {"w": W, "g": GAIN},
+        "c = Conv (x, w)  y = Mul (c, g)",
+        {"w": W, "g": 1 / GAIN},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SUMS)
+def test_sums_of_constants_are_named(case: str) -> None:
+    before, constants, after, rounded = SUMS[case]
+    size_proof = proof(model(before, constants), model(after, rounded))
+    assert size_proof.verdict == "not provable"
+    assert "the new model has rounded results of" in size_proof.reason
+    for name, array in rounded.items():
+        wrong = {**rounded, name: array * np.float32(1.001)}
+        assert proof(model(before, constants), model(after, wrong)).verdict == "different"
+
+
+CHOICE = """i = If (flag) <then_branch = t () => (a) {{ a = Relu (x) }},
+                           else_branch = e () => (b) {{ b = {} (x) }}>  """
+
+
+def chosen(nodes: str, constants: dict[str, np.ndarray], other: str = "Neg") -> onnx.ModelProto:
+    proto = model(CHOICE.format(other) + nodes.replace("x", "i"), constants)
+    flag = onnx.helper.make_tensor_value_info("flag", onnx.TensorProto.BOOL, [])
+    proto.graph.input.append(flag)
+    return proto
+
+
+def test_a_normalization_that_is_merged_behind_an_if() -> None:
+    before = chosen(BEFORE, NORMAL)
+    assert proof(before, chosen(AFTER, MERGED)).verdict == "not provable"
+    wrong = {**MERGED, "b": MERGED["b"] * np.float32(1.001)}
+    assert proof(before, chosen(AFTER, wrong)).verdict == "different"
+    for other in ("Abs", "Sigmoid"):  # in a branch that the drawn flag may not choose
+        assert proof(before, chosen(AFTER, MERGED, other)).verdict == "different"
+
+
+def test_casts_at_other_places() -> None:
+    half = W.astype(np.float16)
+    before = model(
+        """h = Cast <to = 10> (x)  c = Conv (h, w)  r = Relu (c)  y = Cast <to = 1> (r)""",
+        {"w": half},
+    )
+    after = """v = Cast <to = 1> (w)  c = Conv (x, v)  h = Cast <to = 10> (c)  r = Relu (h)
+        y = Cast <to = 1> (r)"""
+    size_proof = proof(before, model(after, {"w": half}))
+    assert size_proof.verdict == "not provable"
+    assert "Casts round at other places" in size_proof.reason
+    wrong = half.copy()
+    wrong[0, 0, 0] = np.nextafter(wrong[0, 0, 0], np.float16(9))
+    assert proof(before, model(after, {"w": wrong})).verdict == "different"

@@ -14,10 +14,10 @@ from widthfold_onnx.evidence.proof.evaluation import Evaluation
 from widthfold_onnx.evidence.proof.field import key_of
 from widthfold_onnx.evidence.proof.float64 import evaluator
 from widthfold_onnx.evidence.proof.operators import RANDOM, operator
-from widthfold_onnx.evidence.proof.program import Program, variables_of
+from widthfold_onnx.evidence.proof.program import Program, constant, variables_of
 from widthfold_onnx.evidence.proof.values import FLOATS, OpaqueValue, Shape
 from widthfold_onnx.model.proto.indices import index_limits
-from widthfold_onnx.model.proto.walk import model_nodes, retain
+from widthfold_onnx.model.proto.walk import is_default, model_nodes, retain
 from widthfold_onnx.model.shapes.table import ShapeTable
 
 EPSILONS: Mapping[int, float] = dict(
@@ -42,10 +42,11 @@ Operators = Counter[tuple[str, int]]
 def doubt_of(target: str, old: Evaluation, new: Evaluation) -> str:
     """Say why elements that differ do not show that a value differs in two models.
 
-    Models that apply the same functions return different values if elements differ. Two cases are
+    Models that apply the same functions return different values if elements differ. Three cases are
     left to values in float64. If one model applies other functions, both may compute the same by a
-    law that the proof does not know. If one multiplies constants, the other may have stored their
-    rounded product.
+    law that the proof does not know. If both round to other types (Cast), they may do so at other
+    places. If the new model lacks sums or products with constants, it may have stored the rounded
+    results of them.
 
     Args:
         target: a value that both compute.
@@ -55,35 +56,102 @@ def doubt_of(target: str, old: Evaluation, new: Evaluation) -> str:
     Returns:
         The reason; "" where the models differ.
     """
-    runs, table = (old, new), old.table
+    runs = (old, new)
     variables = {**old.shapes, **old.variables}
     values = [run.values[target] for run in runs]
     is_opaque = any(isinstance(value, OpaqueValue) for value in values)
     old_only, new_only = _operator_differences(old.functions, new.functions)
-    merged_operators, _ = _operator_differences(
-        *(_operators(run.program, target, variables) for run in runs)
+    operators = [_operators(run.program, target, variables) for run in runs]
+    merged_operators, _ = _operator_differences(*operators)
+    is_merged = bool(merged_operators) and (
+        values[0].constants > values[1].constants
+        or _holds_sums(operators[0] - operators[1], _computed(target, old, new, variables))
     )
-    is_merged = bool(merged_operators) and values[0].constants > values[1].constants
-    chooses = any(name == "If" for name, _ in old.functions)  # numbers reach one branch only
-    if not is_opaque and (chooses or not (old_only or new_only or is_merged)):
+    has_law = bool(old_only or new_only) or is_opaque
+    casts = any(name == "Cast" for run in runs for name, _ in run.functions)
+    if not (has_law or casts or is_merged):
         return ""
-    numbers = [_numbers(run.program, target, variables, table) for run in runs]
-    if numbers[0] is None or numbers[1] is None:
+    pairs = _pairs_of_numbers(target, old, new, variables)
+    if pairs is None:
         foreign = [name for name in new_only if "." in name]  # of a domain that is not onnx's own
         if foreign:
             return f"the definition of {', '.join(foreign)} is not known"
         return "its extents are not known" if is_opaque else ""
-    if numbers[0].shape != numbers[1].shape:
-        return ""
-    axes = tuple(axis for axis in range(numbers[0].ndim) if axis != 1)  # each channel by itself
-    largest = np.abs(numbers[0]).max(axes, initial=0)
-    distance = np.abs(numbers[0] - numbers[1]).max(axes, initial=0)
-    epsilon = EPSILONS.get(table.element_type("", target), EPSILONS[FLOATS[2]])
-    if (old_only or new_only or is_opaque) and (distance <= MAX_ROUNDING * largest).all():
-        return f"the numbers agree{_operators_text(old_only, new_only)}"
-    if is_merged and (distance <= MAX_UNITS * epsilon * largest).all():
+    if (has_law or casts) and all(_agree(*pair, MAX_ROUNDING) for pair in pairs):
+        cast_text = "" if has_law else ", but Casts round at other places"
+        return f"the numbers agree{cast_text or _operators_text(old_only, new_only)}"
+    epsilon = EPSILONS.get(old.table.element_type("", target), EPSILONS[FLOATS[2]])
+    if is_merged and all(_agree(*pair, MAX_UNITS * epsilon) for pair in pairs):
         return f"the new model has rounded results of {', '.join(merged_operators)} on constants"
     return ""
+
+
+SUMS = frozenset({"Add", "Div", "Sub", "Sum"})
+"""Operators of which a tool may store the results on constants: a sum, or the reciprocal of a
+divisor. Products are known by `Elements.constants`."""
+
+
+def _holds_sums(merged: Operators, computed: int) -> bool:
+    """Check whether a model that lacks some operators may hold their results as constants.
+
+    Each leaves at most one. If more constants are new, one of them is no such result.
+    """
+    has_sums = any(name in SUMS for name, _ in merged)
+    return has_sums and 0 < computed <= merged.total()
+
+
+def _computed(target: str, old: Evaluation, new: Evaluation, variables: Mapping[str, Shape]) -> int:
+    """Count the constants of the new model with a number that no constant of the original has.
+
+    A constant that was moved, repeated, cast to a wider type, negated or padded has none.
+    """
+    known, stored = (_constants(run.program, target, variables) for run in (old, new))
+    numbers = np.unique(np.concatenate([np.zeros(1), *known]))
+    return sum(not np.isin(array, numbers).all() for array in stored)
+
+
+def _constants(program: Program, target: str, variables: Mapping[str, Shape]) -> list[Array]:
+    """Return the magnitudes of each constant of floats from which a value is computed."""
+    scope = program.scope
+    indices = scope.ancestors([target], variables)
+    names = {target, *(name for i in indices for name in scope.reads[i])} - set(variables)
+    arrays = [program.initializer(name) for name in sorted(names)]
+    arrays += [constant(scope.nodes[i], program) for i in indices]
+    return [
+        np.abs(array.astype(np.float64)).ravel()
+        for array in arrays
+        if array is not None and helper.np_dtype_to_tensor_dtype(array.dtype) in FLOATS
+    ]
+
+
+def _pairs_of_numbers(
+    target: str, old: Evaluation, new: Evaluation, variables: Mapping[str, Shape]
+) -> list[tuple[Array, Array]] | None:
+    """Compute a value in float64 in both models; None where that is not possible.
+
+    Numbers reach one branch of an If alone. So where the original chooses, they are computed once
+    more with every condition true, and with every condition false, unless it does not run so.
+    """
+    chooses = any(name == "If" for name, _ in old.functions)
+    pairs: list[tuple[Array, Array]] = []
+    for condition in (None, True, False) if chooses else (None,):
+        first, other = (
+            _numbers(run.program, target, variables, old.table, condition) for run in (old, new)
+        )
+        if first is not None and other is not None:
+            pairs.append((first, other))
+        elif first is not None or condition is None:
+            return None
+    return pairs
+
+
+def _agree(old: Array, new: Array, limit: float) -> bool:
+    """Check that numbers differ by at most a fraction of the largest of their channel."""
+    if old.shape != new.shape:
+        return False
+    axes = tuple(axis for axis in range(old.ndim) if axis != 1)  # each channel by itself
+    distance = np.abs(old - new).max(axes, initial=0)
+    return bool((distance <= limit * np.abs(old).max(axes, initial=0)).all())
 
 
 def _operator_differences(old: Operators, new: Operators) -> tuple[list[str], list[str]]:
@@ -112,9 +180,17 @@ def _operators_text(old_only: list[str], new_only: list[str]) -> str:
 
 
 def _numbers(
-    program: Program, target: str, variables: Mapping[str, Shape], table: ShapeTable
+    program: Program,
+    target: str,
+    variables: Mapping[str, Shape],
+    table: ShapeTable,
+    condition: bool | None = None,
 ) -> Array | None:
-    """Compute a value in float64; None where the reference implementation cannot."""
+    """Compute a value in float64, under one condition of every If unless it is None.
+
+    Returns:
+        The value; None where the reference implementation cannot compute it.
+    """
     scope = program.scope
     indices = scope.ancestors([target], variables)
     operands = {target, *(name for i in indices for name in scope.reads[i])}
@@ -127,6 +203,8 @@ def _numbers(
     segment = helper.make_graph(nodes, "segment", inputs, outputs, constants)
     model = helper.make_model(segment, opset_imports=program.proto.opset_import)
     _seed(model)
+    if condition is not None:
+        _decide(model, condition)
     limits = index_limits(model)
     feeds = {
         name: _random(name, variables[name], table.element_type("", name), limits.get(name))
@@ -139,6 +217,15 @@ def _numbers(
         # It raises a different error for every operator that it does not know or cannot compute.
         return None
     return np.asarray(result, np.float64)
+
+
+def _decide(model: onnx.ModelProto, condition: bool) -> None:
+    """Give every If of a model one condition."""
+    name = "the condition of every If"
+    model.graph.initializer.append(numpy_helper.from_array(np.array(condition), name))
+    for node in model_nodes(model):
+        if is_default(node, "If"):
+            node.input[0] = name
 
 
 def _seed(model: onnx.ModelProto) -> None:

@@ -441,7 +441,7 @@ def _loop(body: Body, node: onnx.NodeProto, inputs: Sequence[Fact]) -> list[Fact
         inputs[i] if i < len(node.input) and node.input[i] else absent
         for i, absent in enumerate((Fact().with_numbers(_ENDLESS), _TRUE))
     )
-    if not limit.is_whole or not condition.is_whole or math.prod(limit.dims or ()) != 1:
+    if not limit.is_whole or not condition.is_whole or limit.dims not in ((), (1,)):
         length = None
     elif _is_true(conditions[-1]) or not _is_true(condition):  # the same in every turn
         length = _scalar(limit) if _is_true(condition) else 0
