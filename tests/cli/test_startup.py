@@ -84,7 +84,7 @@ def test_a_broken_model_is_refused_by_what_parses_it(
     verb: str, report: Path, tmp_path: Path
 ) -> None:
     model = build()
-    model.graph.node[1].op_type = "NoSuchOperator"
+    model.graph.node[1].input[0] = "nowhere"
     path = save(model, tmp_path / "m.onnx")
     second = {"optimize": [tmp_path / "out.onnx"], "verify": [path], "inspect": []}[verb]
     assert imported(COMMAND, report, verb, path, *second) == (TO_PARSE, 3)

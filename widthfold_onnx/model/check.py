@@ -40,6 +40,7 @@ from widthfold_onnx.model.proto.tensors import (
     is_external,
 )
 from widthfold_onnx.model.proto.walk import all_tensors, domain_name, operator_of, opsets_of
+from widthfold_onnx.model.runtime_operators import may_be_run
 from widthfold_onnx.model.shapes.inference import check_inferable
 from widthfold_onnx.text import printable, quoted
 
@@ -125,6 +126,11 @@ def _is_op(op_type: str, domain: str, opset: int) -> bool:
     return onnx.defs.has(op_type, max_inclusive_version=opset, domain=domain)
 
 
+def _is_foreign(op_type: str, domain: str, opset: int) -> bool:
+    """Check whether onnx lacks an operator that a runtime may have."""
+    return domain not in _newest_opsets() or (not domain and may_be_run(op_type, opset))
+
+
 def _check_tensor(tensor: onnx.TensorProto, folder: Path | None) -> None:
     checked_text(tensor.name, "tensor name")
     _check_notes(tensor)
@@ -198,7 +204,7 @@ class _NodeChecker:
         opset = self._opsets.get(domain)
         if opset is None:
             problem = f"domain {quoted(domain or 'ai.onnx')} is not imported"
-        elif domain in _newest_opsets() and not _is_op(op_type, domain, opset):
+        elif not (_is_op(op_type, domain, opset) or _is_foreign(op_type, domain, opset)):
             problem = f"no operator {quoted(op_type)} in opset {opset}"
         else:
             return
@@ -281,6 +287,9 @@ def _check_with_onnx(model: onnx.ModelProto) -> None:
 
 MAX_KEPT_BYTES = 1024
 
+FOREIGN_DOMAIN = "widthfold.foreign"
+"""Domain of a copied node whose operator onnx lacks in the default domain."""
+
 
 def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
     """Copy a model without its large constants: empty tensors of their types stand for them.
@@ -299,7 +308,8 @@ def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
     # Runtimes take "ai.onnx" for "" as well, onnx's tools do not.
     imports = opsets_of(model.opset_import) or {"": 1}
     copy.opset_import.extend(helper.make_opsetid(*item) for item in imports.items())
-    _copy_graph(copy.graph, graph_scope(model.graph))
+    copy.opset_import.add(domain=FOREIGN_DOMAIN, version=1)
+    _copy_graph(copy.graph, graph_scope(model.graph), imports.get("", 1))
     for function in model.functions:
         light_function = copy.functions.add(
             name=function.name, domain=function.domain, overload=function.overload
@@ -307,11 +317,13 @@ def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
         fields = ("input", "output", "attribute", "attribute_proto", "opset_import", "value_info")
         for field in fields:
             getattr(light_function, field).extend(getattr(function, field))
-        _copy_nodes(light_function, function_scope(function))
+        light_function.opset_import.add(domain=FOREIGN_DOMAIN, version=1)
+        opset = opsets_of(function.opset_import).get("", 1)
+        _copy_nodes(light_function, function_scope(function), opset)
     return copy
 
 
-def _copy_graph(copy: onnx.GraphProto, scope: NameScope) -> None:
+def _copy_graph(copy: onnx.GraphProto, scope: NameScope, opset: int) -> None:
     source = scope.graph
     assert source is not None
     copy.name = source.name
@@ -319,22 +331,27 @@ def _copy_graph(copy: onnx.GraphProto, scope: NameScope) -> None:
         getattr(copy, field).extend(getattr(source, field))
     sparse = [tensor.values for tensor in source.sparse_initializer]
     copy.initializer.extend(map(_light_tensor, [*source.initializer, *sparse]))
-    _copy_nodes(copy, scope)
+    _copy_nodes(copy, scope, opset)
 
 
-def _copy_nodes(copy: onnx.GraphProto | onnx.FunctionProto, scope: NameScope) -> None:
+def _copy_nodes(copy: onnx.GraphProto | onnx.FunctionProto, scope: NameScope, opset: int) -> None:
     for index, node in enumerate(scope.nodes):
         copied_node = copy.node.add(name=node.name, op_type=node.op_type, overload=node.overload)
         copied_node.domain = domain_name(node.domain)
+        if not copied_node.domain and not _is_op(node.op_type, "", opset):
+            copied_node.domain = FOREIGN_DOMAIN  # the checker takes any operator there
         copied_node.input.extend(node.input)
         copied_node.output.extend(node.output)
         inner = iter([inner_scope for _, inner_scope in scope.inner.get(index, ())])
         for attribute in node.attribute:
-            _copy_attribute(copied_node.attribute.add(), attribute, inner)
+            _copy_attribute(copied_node.attribute.add(), attribute, inner, opset)
 
 
 def _copy_attribute(
-    copy: onnx.AttributeProto, attribute: onnx.AttributeProto, inner: Iterator[NameScope]
+    copy: onnx.AttributeProto,
+    attribute: onnx.AttributeProto,
+    inner: Iterator[NameScope],
+    opset: int,
 ) -> None:
     """Copy an attribute; `inner` yields the scopes of the graphs in it."""
     if not attribute.HasField("g") and not attribute.graphs and not attribute.HasField("t"):
@@ -346,9 +363,9 @@ def _copy_attribute(
     if attribute.HasField("t"):
         copy.t.CopyFrom(_light_tensor(attribute.t))
     if attribute.HasField("g"):
-        _copy_graph(copy.g, next(inner))
+        _copy_graph(copy.g, next(inner), opset)
     for _ in attribute.graphs:
-        _copy_graph(copy.graphs.add(), next(inner))
+        _copy_graph(copy.graphs.add(), next(inner), opset)
 
 
 def _light_tensor(tensor: TensorProto) -> TensorProto:

@@ -1,7 +1,8 @@
 """Import ONNX Runtime with the shared libraries it needs, and read its errors.
 
-No other module imports it. It is imported on first use, so that rewriting works without it. The
-shared libraries of GPU providers come from pip packages; a missing library is named.
+No other module imports it but `model.runtime_operators`, which lists its operators. It is imported
+on first use, so that rewriting works without it. The shared libraries of GPU providers come from
+pip packages; a missing library is named.
 """
 
 from __future__ import annotations

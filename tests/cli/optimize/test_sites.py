@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime  # noqa: TID251 - the tests judge by the runtime itself
 import pytest
+from onnx import numpy_helper
 
 from tests.cli.tool import FAST, names, optimize_report, snapshot, widthfold
 from tests.small_models import MODELS, build, save
@@ -160,3 +161,25 @@ def test_external_data_stays_external_and_confined(tmp_path: Path) -> None:
         assert run.code == (2 if name == "w.json" else 0)
     assert widthfold("optimize", path, source / "w.json", "--factor", 8).code == 2
     assert {k: v for k, v in snapshot(source).items() if k in before} == before
+
+
+def test_layers_behind_operators_of_the_runtime_alone_are_folded(tmp_path: Path) -> None:
+    """As in models of Windows ML: onnx has neither ImageScaler nor Crop."""
+    text = """<ir_version: 4, opset_import: ["" : 7]>
+    g (float[N, 3, 12, 13] x) => (float[N, 2, 8, 9] y) {
+        scaled = ImageScaler <scale = 0.5, bias = [1.0, 2.0, 3.0]> (x)
+        [first] a = Conv <pads = [1, 1, 1, 1]> (scaled, w)
+        cropped = Crop <border = [2, 2, 2, 2]> (a)
+        b = ParametricSoftplus <alpha = 0.5, beta = 2.0> (cropped)
+        [second] y = Conv <pads = [1, 1, 1, 1]> (b, v)
+    }"""
+    proto = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (2, 3, 3, 3)), ("v", (2, 2, 3, 3))):
+        weight = (rng.integers(-3, 4, shape) / 4).astype(np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(weight, name))
+    source, out = save(proto, tmp_path / "in.onnx"), tmp_path / "out.onnx"
+    run = widthfold("optimize", source, out, "--factor", 4, "--axis", "height", "--seeds", 1)
+    assert run.code == 0, run.err
+    assert "2 of 2 Conv nodes folded" in run.out
+    assert "proof: equal" in run.out

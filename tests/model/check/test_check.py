@@ -5,7 +5,19 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.model.checked import SIN, accepts, model, node, refuses, tensor
+from tests.model.checked import (
+    CONDITION,
+    SIN,
+    accepts,
+    branch,
+    if_node,
+    model,
+    node,
+    refuses,
+    tensor,
+)
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.runtime.session import open_session
 
 FLOAT4E2M1, UINT2, INT2, FLOAT6E2M3 = 23, 25, 26, 27  # older releases of onnx do not name them
 
@@ -38,6 +50,35 @@ def test_refuses_an_op_that_came_later():
     nodes = [node("Mish", ["X"], ["Y"])]
     accepts(model(nodes, opset=18))
     refuses(model(nodes, opset=17), "no operator 'Mish'")
+
+
+def test_takes_operators_of_the_default_domain_that_the_runtime_alone_has():
+    """Windows ML wrote them before operator set 10; the runtime has them below it still."""
+    nodes = [node("ParametricSoftplus", ["X"], ["Y"], alpha=2.0, beta=1.0)]
+    for opset in (7, 9):
+        proto = model(nodes, opset=opset)
+        accepts(proto)
+        open_session(proto)
+    proto = model(nodes, opset=10)
+    refuses(proto, "no operator 'ParametricSoftplus' in opset 10")
+    with pytest.raises(UnverifiedError, match="not a registered function/op"):
+        open_session(proto)
+
+
+def test_takes_operators_of_the_runtime_in_bodies_and_functions():
+    nodes = [node("Affine", ["X"], ["Y"], alpha=2.0)]
+    then, other = (branch(name, [node("Affine", ["X"], [name])], name) for name in ("t", "e"))
+    accepts(model([if_node(then, other, "Y")], [CONDITION], opset=9))
+    call = helper.make_node("F", ["X"], ["Y"], domain="l")
+    for opset, taken in ((9, True), (10, False)):
+        imports = [helper.make_opsetid("", opset)]
+        proto = model([call], opset=9)
+        proto.functions.append(helper.make_function("l", "F", ["X"], ["Y"], nodes, imports))
+        proto.opset_import.append(helper.make_opsetid("l", 1))
+        if taken:
+            accepts(proto)
+        else:
+            refuses(proto, "no operator 'Affine' in opset 10")
 
 
 def test_leaves_nodes_of_foreign_domains_alone():

@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 import onnx
-from onnx import helper, shape_inference  # noqa: TID251 - this module is the door
+from onnx import TensorProto, helper, shape_inference  # noqa: TID251 - this module is the door
 
 from widthfold_onnx.arrays import Dims
 from widthfold_onnx.errors import InvalidModelError
@@ -82,13 +82,15 @@ def infer_node(
         tuple([bool(name) for name in node.output]),
         tuple([None if fact is None else (*fact.type, _read(fact, op_type)) for fact in inputs]),
     )
-    shape_function = None if domain else SHAPE_FUNCTIONS.get(op_type)
+    name = f"{domain}.{op_type}" if domain else op_type
+    shape_function = SHAPE_FUNCTIONS.get(name)
     if shape_function is None or not facts or not inputs or inputs[0] is None:
         return facts
     attributes = {entry.name: helper.get_attribute_value(entry) for entry in node_attributes}
     dims = shape_function(attributes, [*inputs, *[None] * 4])
     extents = dims and tuple(None if n is None or n < 0 else n for n in dims)
-    element_type = facts[0].element_type or inputs[0].element_type
+    result_type = TensorProto.FLOAT if name in FLOAT_RESULTS else inputs[0].element_type
+    element_type = facts[0].element_type or result_type
     return [completed(Fact(element_type, extents), facts[0]), *facts[1:]]
 
 
@@ -335,17 +337,48 @@ def _stft_dims(attributes: RawAttributes, inputs: Inputs) -> Dims | None:
     return (signal.dims[0], None, bins, 2)
 
 
+def _crop_dims(attributes: RawAttributes, inputs: Inputs) -> Dims | None:
+    """Return the extents of a Crop: a border (left, top, right, bottom) goes, or `scale` is left.
+
+    It is an operator of ONNX Runtime (contrib op Crop, up to operator set 9).
+    """
+    data, scale, border = inputs[0], attributes.get("scale"), attributes.get("border", ())
+    if data is None or len(data.dims or ()) != 4 or len(border) != 4:
+        return None
+    batch, channels, height, width = data.dims or ()
+    if scale:
+        return (batch, channels, *scale) if len(scale) == 2 else None
+    left, top, right, bottom = border
+    rows = None if height is None else height - top - bottom
+    return (batch, channels, rows, None if width is None else width - left - right)
+
+
+FLOAT_RESULTS = ("ai.onnx.ml.Normalizer", "ai.onnx.ml.Scaler")
+"""Operators whose result is of floats whatever the data."""
+
 SHAPE_FUNCTIONS: Mapping[str, Callable[[RawAttributes, Inputs], Dims | None]] = {
+    "Affine": _data_dims,
     "AveragePool": _pool_dims,
+    "Crop": _crop_dims,
     "ConstantOfShape": _constant_of_shape_dims,
     "ConvTranspose": _conv_transpose_dims,
     "Expand": _expand_dims,
     "GroupNormalization": _data_dims,
+    "ImageScaler": _data_dims,
     "LpPool": _pool_dims,
     "MaxPool": _pool_dims,
     "MeanVarianceNormalization": _data_dims,
+    "ParametricSoftplus": _data_dims,
     "Reshape": _reshape_dims,
     "Resize": _resize_dims,
     "STFT": _stft_dims,
+    "Scale": _data_dims,
+    "ScaledTanh": _data_dims,
+    "SimplifiedLayerNormalization": _data_dims,
     "Slice": _slice_dims,
+    "ai.onnx.ml.Binarizer": _data_dims,
+    "ai.onnx.ml.Imputer": _data_dims,
+    "ai.onnx.ml.Normalizer": _data_dims,
+    "ai.onnx.ml.Scaler": _data_dims,
 }
+"""By name of the operator; with its domain before it if that is not the default one."""

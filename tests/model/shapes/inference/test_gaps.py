@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests import lacking
 from tests.model.shapes.shaped import parsed, shape
 from tests.running import LEVELS, run
+from widthfold_onnx.model.shapes.table import ShapeTable
 
 PADS = {f"pads = [{begin}, {end}]": (begin, end) for begin in (0, 1) for end in (0, 1, 2)}
 
@@ -139,3 +140,47 @@ def test_a_transform_of_another_domain_is_left_alone():
             del model.graph.node[1:]
             model.graph.node.append(node)
             assert shape(model, "k") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Affine <alpha = 2.0, beta = 1.0> (x)",
+        "Crop <border = [1, 2, 3, 4]> (x)",
+        "Crop <border = [1, 2, 0, 0], scale = [7, 5]> (x)",
+        "ImageScaler <scale = 0.5, bias = [1.0, 2.0, 3.0]> (x)",
+        "ParametricSoftplus <alpha = 0.5, beta = 2.0> (x)",
+        "Scale <scale = 2.0> (x)",
+        "ScaledTanh <alpha = 0.5, beta = 2.0> (x)",
+    ],
+)
+def test_operators_of_the_runtime_below_opset_10(text):
+    """onnx has none of them."""
+    result = "(float[N, 3, 13, 11] x) => (float[a, b, c, d] y)"
+    model = onnx.parser.parse_model(
+        f'<ir_version: 6, opset_import: ["" : 9]> main {result} {{ s = {text} y = Neg (s) }}'
+    )
+    (y,) = run(model, np.ones((2, 3, 13, 11), np.float32), LEVELS[1])
+    assert y.shape == shape(model, "y", x=(2, 3, 13, 11))
+    assert shape(model, "y") == (None, *y.shape[1:])
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Scaler <offset = [1.0], scale = [2.0]>", "int64"),
+        ('Normalizer <norm = "L2">', "int64"),
+        ("Binarizer <threshold = 0.5>", "float"),
+        ("Imputer <imputed_value_floats = [1.0], replaced_value_float = 0.0>", "float"),
+    ],
+)
+def test_operators_for_features_keep_the_extents_of_their_data(text, kind):
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
+        main ({kind}[N, 5] x) => (float[a, b] y) {{ s = ai.onnx.ml.{text} (x) y = Neg (s) }}"""
+    )
+    dtype = np.dtype("float32" if kind == "float" else kind)
+    (y,) = run(model, np.ones((3, 5), dtype), LEVELS[1])
+    assert y.shape == shape(model, "y", x=(3, 5)) == (3, 5)
+    assert y.dtype == np.float32
+    assert ShapeTable(model, {}).element_type("", "s") == TensorProto.FLOAT
