@@ -12,7 +12,7 @@ from widthfold_onnx import evidence, pipeline
 from widthfold_onnx.decide.decisions import Choose, decisions_of
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.decide.inspection import inspect_model
-from widthfold_onnx.model.check import check_model
+from widthfold_onnx.model.check import checked
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.model.loader import Model, load
 from widthfold_onnx.operators import OPERATORS
@@ -39,7 +39,7 @@ def fold_model(
     proto: onnx.ModelProto, options: FoldOptions, folder: Path | None = None
 ) -> tuple[onnx.ModelProto, list[SiteReport]]:
     """Fold a model in memory at a fixed factor, without a proof; `proto` if nothing changes."""
-    check_model(proto, folder)
+    proto = checked(proto, folder)
     decided_plan = decide_fixed(Model(proto, folder), options)
     if not decided_plan.plan.is_changing:
         return proto, list(decided_plan.outcomes.sites)

@@ -18,7 +18,7 @@ from typing import Any
 import onnx
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.model.check import check_model
+from widthfold_onnx.model.check import checked
 from widthfold_onnx.model.library import ir
 from widthfold_onnx.model.linking import bodies, values_of
 from widthfold_onnx.model.loader import Model, load
@@ -60,8 +60,10 @@ def handle_of(model: Any) -> ModelHandle:
     if isinstance(model, Path | str):
         return _file(Path(model))
     if isinstance(model, onnx.ModelProto):
-        check_model(model, None)
-        return ModelHandle(lambda: Model(model, None), lambda proto: proto)
+        loaded = checked(model, None)
+        return ModelHandle(
+            lambda: Model(loaded, None), lambda proto: model if proto is loaded else proto
+        )
     if isinstance(model, ir.Model):
         return _ir_model(model)
     gs = sys.modules.get("onnx_graphsurgeon")
@@ -92,8 +94,7 @@ def _ir_model(model: ir.Model) -> ModelHandle:
     folders = {Path(t.base_dir) for t in _tensors(model) if isinstance(t, ir.ExternalTensor)}
     loaded_model = model if len(folders) < 2 else ir.external_data.load_to_model(model.clone())
     folder = folders.pop() if len(folders) == 1 else None
-    original = ir.to_proto(loaded_model)
-    check_model(original, folder)
+    original = checked(ir.to_proto(loaded_model), folder)
 
     def give(proto: onnx.ModelProto) -> ir.Model:
         if proto is original:
@@ -113,8 +114,7 @@ def _gs_graph(graph: Any) -> ModelHandle:
     """Return the handle of an `onnx_graphsurgeon.Graph`."""
     import onnx_graphsurgeon as gs  # noqa: TID251 - this module is the door
 
-    original = gs.export_onnx(graph)
-    check_model(original, None)
+    original = checked(gs.export_onnx(graph), None)
     return ModelHandle(
         lambda: Model(original, None),
         lambda proto: graph if proto is original else gs.import_onnx(proto),

@@ -5,7 +5,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.model.check import check_model
+from widthfold_onnx.model.check import checked
 
 FLOAT, BOOL = TensorProto.FLOAT, TensorProto.BOOL
 node = helper.make_node
@@ -49,13 +49,13 @@ SIN = [node("Sin", ["X"], ["Y"], "sin")]
 
 def accepts(proto, folder=None):
     before = proto.SerializeToString(deterministic=True)
-    check_model(proto, folder)
+    checked(proto, folder)
     assert proto.SerializeToString(deterministic=True) == before
 
 
 def refuses(proto, message, folder=None):
     with pytest.raises(InvalidModelError, match=message) as caught:
-        check_model(proto, folder)
+        checked(proto, folder)
     assert str(caught.value).isprintable()
 
 

@@ -8,7 +8,8 @@ copies a whole model twice. So the rules are here, and the public checker runs o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from widthfold_onnx.model.proto.functions import (
     check_inlining,
     function_key,
 )
+from widthfold_onnx.model.proto.hiding import with_own_names
 from widthfold_onnx.model.proto.scope import (
     NameScope,
     checked_text,
@@ -39,14 +41,20 @@ from widthfold_onnx.model.proto.tensors import (
     describe,
     is_external,
 )
-from widthfold_onnx.model.proto.walk import all_tensors, domain_name, operator_of, opsets_of
+from widthfold_onnx.model.proto.walk import (
+    StoredTensor,
+    all_tensors,
+    domain_name,
+    operator_of,
+    opsets_of,
+)
 from widthfold_onnx.model.runtime_operators import may_be_run
 from widthfold_onnx.model.shapes.inference import check_inferable
 from widthfold_onnx.text import printable, quoted
 
 
 def parse(data: bytes) -> onnx.ModelProto:
-    """Parse the message of a model, which `check_model` has still to check.
+    """Parse the message of a model, which `checked` has still to check.
 
     Args:
         data: bytes that `loader.scan_wire` has passed.
@@ -62,12 +70,15 @@ def parse(data: bytes) -> onnx.ModelProto:
     return model
 
 
-def check_model(model: onnx.ModelProto, folder: Path | None) -> None:
+def checked(model: onnx.ModelProto, folder: Path | None) -> onnx.ModelProto:
     """Check a parsed model; `loader.scan_wire` has bounded its size and its depth.
 
     Args:
         model: the model; it is not changed.
         folder: the folder of its file, for external data; None allows no external data.
+
+    Returns:
+        The model; a copy with other names if a body hides names (`proto.hiding`).
 
     Raises:
         InvalidModelError: the first defect found, in one line that names its place.
@@ -82,6 +93,7 @@ def check_model(model: onnx.ModelProto, folder: Path | None) -> None:
         opsets = _opsets(function.opset_import)
         _NodeChecker(opsets, functions).check(function_scope(function))
     _check_with_onnx(model)
+    return with_own_names(model)
 
 
 def _check_header(model: onnx.ModelProto) -> None:
@@ -147,21 +159,28 @@ class _NodeChecker:
     def __init__(self, opsets: Mapping[str, int], functions: set[FunctionKey]) -> None:
         self._opsets = opsets
         self._functions = functions
-        self._visible: dict[str, onnx.TensorProto | None] = {}
+        self._visible: ChainMap[str, StoredTensor | None] = ChainMap()
 
     def check(self, scope: NameScope) -> None:
         """Check the main graph or a local function, which sees no value of the graph."""
         _check_nothing_captured(scope)
         self._check_scope(scope, in_function=scope.graph is None)
 
-    def _check_scope(self, scope: NameScope, *, in_function: bool) -> None:
-        """Check a scope in running order; `_visible` holds the names of enclosing scopes."""
-        new_names: list[str] = []
+    def _check_scope(
+        self, scope: NameScope, *, in_function: bool, captured: Collection[str] = ()
+    ) -> None:
+        """Check a scope in running order; `_visible` holds the names of enclosing scopes.
+
+        Args:
+            scope: a graph or function.
+            in_function: whether it is a function, or in one.
+            captured: the outer names that the bodies of its node read.
+        """
         if scope.graph is not None:
             _check_interface(scope.graph)
-        for name in scope.declared:
-            tensor = scope.initializers.get(name)
-            self._add(name, "an input or initializer of a subgraph", new_names, tensor)
+            self._check_hidden(scope, {value.name for value in scope.graph.input}, captured)
+        self._visible = self._visible.new_child()
+        self._visible.update((name, scope.initializers.get(name)) for name in scope.declared)
         names: set[str] = set()
         for index, node in enumerate(scope.nodes):
             if node.name:
@@ -172,28 +191,34 @@ class _NodeChecker:
             self._check_operator(node)
             _check_attributes(node, in_function=in_function)
             check_inferable(node)
-            for _, inner in scope.inner.get(index, ()):
-                self._check_scope(inner, in_function=in_function)
-            for name in node.output:
-                if name:
-                    self._add(name, node, new_names)
-        for name in new_names:
-            del self._visible[name]
+            bodies = [inner for _, inner in scope.inner.get(index, ())]
+            reads = {name for inner in bodies for name in inner.captured}
+            for inner in bodies:
+                self._check_scope(inner, in_function=in_function, captured=reads)
+            for name in filter(None, node.output):
+                if name in self._visible:
+                    text = f"hides the value {quoted(name)} of an outer graph"
+                    raise InvalidModelError(f"{describe_node(node)} {text}")
+                self._visible[name] = None
+        self._visible = self._visible.parents
 
-    def _add(
-        self,
-        name: str,
-        writer: str | onnx.NodeProto,
-        new_names: list[str],
-        tensor: onnx.TensorProto | None = None,
+    def _check_hidden(
+        self, scope: NameScope, inputs: Collection[str], captured: Collection[str]
     ) -> None:
-        if name in self._visible:
-            if tensor is not None and tensor == self._visible[name]:
-                return  # onnxslim 0.1.98 writes an initializer again into the branch that reads it
-            who = writer if isinstance(writer, str) else describe_node(writer)
-            raise InvalidModelError(f"{who} hides the value {quoted(name)} of an outer graph")
-        self._visible[name] = tensor
-        new_names.append(name)
+        """Check that it is clear which value is meant where a body hides a name.
+
+        ONNX Runtime (1.32) and onnx take the value of the outer graph for an initializer of a body
+        if another body of the node reads that value. It does not matter if both are equal: onnxslim
+        0.1.98 writes an initializer again into the branch that reads it.
+        """
+        for name, tensor in scope.initializers.items():
+            if name in self._visible and name in captured and name not in inputs:
+                if tensor == self._visible[name]:
+                    continue
+                raise InvalidModelError(
+                    f"an initializer of a subgraph hides the value {quoted(name)} of an outer "
+                    "graph, which another branch reads: runtimes take either"
+                )
 
     def _check_operator(self, node: onnx.NodeProto) -> None:
         op_type = checked_text(node.op_type, "operator")
@@ -298,7 +323,7 @@ def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Args:
         model: dims are not negative, element types are known, and `scope.graph_scope` takes its
-            graphs, as `check.check_model` ensures.
+            graphs, as `check.checked` ensures.
 
     Raises:
         InvalidModelError: a graph that has no scope (`scope.graph_scope`).

@@ -103,10 +103,9 @@ def load(path: Path, on_progress: Progress = silent) -> LoadedModel:
         data = _read(path)
         scan_wire(data)
         # Imported only for files worth parsing: most files that are no model need no onnx.
-        from widthfold_onnx.model.check import check_model, parse
+        from widthfold_onnx.model.check import checked, parse
 
-        proto = parse(data)
-        check_model(proto, path.parent)
+        proto = checked(parse(data), path.parent)
     except InvalidModelError as error:
         raise InvalidModelError(f"{name}: {error}") from error
     return LoadedModel(proto, path.parent, path, _digest(data, proto, path.parent))

@@ -24,7 +24,7 @@ from tests.model.features import (
     sparse_initializer,
 )
 from tests.model.fidelity import assert_only_folded, graphs
-from widthfold_onnx.model.check import check_model
+from widthfold_onnx.model.check import checked
 from widthfold_onnx.model.proto.tensors import BITS, DTYPES
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
@@ -57,7 +57,7 @@ def test_a_feature_survives(feature, tmp_path):
     assert 0 < kinds.count("Conv") <= count <= sum(("", kind) in OPERATORS for kind in kinds)
     added = assert_only_folded(model, result)
     assert all("/widthfold" in name for name in added)
-    check_model(result, None)
+    checked(result, None)
     assert objection(result) == objection(model)
 
 

@@ -73,7 +73,6 @@ def test_takes_the_same_name_in_two_branches():
     "then",
     [
         branch("then", [node("Abs", ["X"], ["X"])], "X"),
-        branch("then", [node("Abs", ["X"], ["a"])], "a", [tensor([1], float_data=[1], name="X")]),
         branch("then", [node("Abs", ["X"], ["c"])], "c"),
     ],
 )
@@ -84,8 +83,9 @@ def test_refuses_names_that_hide_an_outer_value(then):
 def test_takes_an_initializer_written_again_into_a_branch():
     outer, other = (tensor([1], float_data=[value], name="k") for value in (1, 2))
     then = branch("then", [node("Add", ["X", "k"], ["a"])], "a", [outer])
-    accepts(model([if_node(then)], [CONDITION, outer]))
-    refuses(model([if_node(then)], [CONDITION, other]), "hides the value 'k' of an outer graph")
+    reading = branch("else", [node("Mul", ["X", "k"], ["e"])], "e")
+    accepts(model([if_node(then, reading)], [CONDITION, outer]))
+    refuses(model([if_node(then, reading)], [CONDITION, other]), "hides the value 'k'")
 
 
 def test_refuses_values_written_twice():

@@ -10,7 +10,7 @@ from onnx import helper
 from tests.model.shapes.facts import check
 from tests.model.shapes.shaped import parsed, shape
 from tests.running import run
-from widthfold_onnx.model.check import check_model
+from widthfold_onnx.model.check import checked
 from widthfold_onnx.model.shapes import table
 
 LOOP = """(float[2, {width}] x, float[5, 3] z, int64 n, bool go) => (y) {{
@@ -197,7 +197,7 @@ def test_a_function_that_is_given_its_graphs():
     opsets = [helper.make_opsetid("", 17)]
     function = helper.make_function("own", "f", ["c"], ["r"], [choice], opsets, names)
     model.functions.append(function)
-    check_model(model, None)
+    checked(model, None)
     assert shape(model, "y") == (None,)
     assert shape(model, "z") == (4,)
 
