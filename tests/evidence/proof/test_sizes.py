@@ -192,3 +192,70 @@ def test_extents_at_which_operands_do_not_fit_are_not_evaluated(
     assert guards(folded)
     assert 20 in seen  # a multiple of the guard's modulus
     assert 21 not in seen
+
+
+RESIZED = """<ir_version: 8, opset_import: ["" : 17]>
+main (float[1, 3, H, W] x, float[1, 3, L, 4] z) => (float[1, 3, H2, W2] y) {{
+  shape = Shape ({of})
+  h = Gather (shape, {first})
+  w = Gather (shape, {second})
+  sizes = Concat <axis = 0> (one, three, h, w)
+  half = AveragePool <kernel_shape = [2, 1], strides = [2, 1]> (x)
+  y = Resize <mode = "nearest"> (half, , , sizes)
+}}"""
+PLACES = "<int64[1] one = {1}, int64[1] three = {3}, int64[1] two = {2}, int64[1] last = {3}>"
+
+
+def resized(of: str, first: str, second: str) -> onnx.ModelProto:
+    text = RESIZED.format(of=of, first=first, second=second)
+    return onnx.parser.parse_model(text.replace("y) {", f"y) {PLACES} {{", 1))
+
+
+@pytest.mark.parametrize(
+    ("new", "verdict"),
+    [
+        (("x", "two", "last"), "equal"),
+        (("x", "last", "two"), "different"),  # height and width exchanged
+        (("z", "two", "last"), "different"),  # the Shape of another input
+    ],
+)
+def test_open_dimensions_of_different_names_differ(new: tuple[str, str, str], verdict: str) -> None:
+    old = Program.of(resized("x", "two", "last"), None)
+    proof = proving.proof_report(old, Program.of(resized(*new), None), ({},), {})
+    assert proof.verdict == verdict
+    alike = {"x": (1, 3, 64, 64), "z": (1, 3, 64, 4)}
+    ran = proving.proof_report(old, Program.of(resized(*new), None), ({},), alike)
+    assert ran.verdict == verdict, "the run had equal extents"
+
+
+@pytest.mark.parametrize(
+    ("join", "verdict"),
+    [
+        ("Concat <axis = 1> (x, z)", "equal"),  # H is W, or nothing runs
+        ("Add (x, z)", "different"),  # or one of them is 1
+        ("Concat <axis = 0> (x, z)", "different"),
+    ],
+)
+def test_only_dimensions_that_may_differ_are_told_apart(join: str, verdict: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    main (float[H, 3] x, float[W, 3] z) => (float[A, B] y, int64[2] n)
+    {{ y = {join}  n = Shape (NAME) }}"""
+    models = (onnx.parser.parse_model(text.replace("NAME", name)) for name in "xz")
+    old, new = (Program.of(model, None) for model in models)
+    at = {"x": (8, 3), "z": (8, 3)}
+    assert proving.proof_report(old, new, ({},), at).verdict == verdict
+    assert proving.proof_report(old, old, ({},), at).verdict == "equal"
+
+
+def test_extents_of_one_are_tried() -> None:
+    """This Expand changes nothing but a length of 1."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    main (float[2, 3, L] x) => (float[2, 3, K] y) <int64[3] least = {{2, 3, 2}}> {{ {nodes} }}"""
+    nodes = (
+        "n = Shape (x)  m = Max (n, least)  y = Expand (x, m)",
+        "y = Identity (x)",
+    )
+    old, new = (Program.of(onnx.parser.parse_model(text.format(nodes=n)), None) for n in nodes)
+    report = proving.proof_report(old, new, ({},), {})
+    assert report.verdict == "different"
+    assert report.extents[-1] == {"x": [2, 3, 1]}

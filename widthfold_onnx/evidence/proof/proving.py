@@ -17,6 +17,7 @@ from widthfold_onnx.evidence.proof.doubt import doubt_of
 from widthfold_onnx.evidence.proof.evaluation import Evaluation
 from widthfold_onnx.evidence.proof.field import (
     KEY_BYTES,
+    Draw,
     blas_on_one_thread,
     drawing,
     primes,
@@ -27,6 +28,7 @@ from widthfold_onnx.evidence.proof.program import Branch, Correspondence, Progra
 from widthfold_onnx.evidence.proof.sizes import (
     branch_tries,
     dimensions_of,
+    distinct_tries,
     first_tries,
     input_elements,
     second_tries,
@@ -155,6 +157,11 @@ def prove_at_sizes(
     if dimensions_of(old, demanded).open_dims:
         with suppress(UnverifiedError):  # the original may take one size alone
             proofs.append(_first_proof(models, second_tries(old, demanded, proofs[0].shapes)))
+        if _has_difference(proofs):
+            return proofs
+        proofs += _distinct_proofs(models, demanded, proofs)
+        if _has_difference(proofs):
+            return proofs
     # Guards must be right at all extents, also if the caller planned with some. Another tool may
     # have stated the extents of the caller, so that the new model fails with an error at others.
     if _has_difference(proofs) or not dimensions_of(old, {}).open_dims:
@@ -215,6 +222,33 @@ def _is_possible(models: Correspondence, shapes: Extents) -> bool:
                 broadcast_shape(known_extents)
             except UnevaluableError:
                 return False
+    return True
+
+
+def _distinct_proofs(
+    models: Correspondence, demanded: Extents, proofs: Sequence[SizeProof]
+) -> list[SizeProof]:
+    """Compare at extents that tell open dimensions apart, where the original runs at them."""
+    tried = [proof.shapes for proof in proofs]
+    results: list[SizeProof] = []
+    for shapes in distinct_tries(models.old, demanded, tried):
+        proof = next(iter(_counted_proof(models, shapes, {})), None)
+        if proof is not None and (proof.verdict == "equal" or _runs(models.old, shapes)):
+            tried.append(shapes)
+            results.append(proof)
+            if proof.verdict == "different":
+                break
+    return results
+
+
+def _runs(program: Program, shapes: Extents) -> bool:
+    """Check whether a whole model can be evaluated: extents that must be equal may differ."""
+    evaluation = Evaluation(program, program.shapes_at(shapes), shapes, {}, {})
+    try:
+        with drawing(Draw.of()), blas_on_one_thread():
+            evaluation.run(program.outputs)
+    except UnevaluableError:
+        return False
     return True
 
 

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from widthfold_onnx.evidence.proof.program import Program, constant
 from widthfold_onnx.evidence.proof.values import Extents
@@ -94,6 +95,41 @@ def second_tries(program: Program, demanded: Extents, first: Extents) -> Iterato
         lengths = {dim: max(0, factor * extents[dim] + step) for dim in positions}
         if batches or (factor, step) != (1, 0):
             yield dims.shapes({**batches, **lengths})
+
+
+def distinct_tries(
+    program: Program, demanded: Extents, tried: Sequence[Extents]
+) -> Iterator[Extents]:
+    """Yield extents that tell open dimensions apart, and then extents of 1.
+
+    A model that takes one dimension for another, such as height for width, is right where both are
+    equal. The original may need equal ones, so all are told apart at first, and then one of them.
+
+    Args:
+        program: the original.
+        demanded: extents that the caller demands.
+        tried: extents at which the models were compared so far; the caller appends to it.
+    """
+    dims = dimensions_of(program, demanded)
+    first = dims.extents(tried[0])
+    together = [
+        {dim: max(1, extent * i // 2) for i, (dim, extent) in enumerate(first.items(), 1)},
+        {dim: extent * i for i, (dim, extent) in enumerate(first.items(), 1)},
+        {dim: extent + i for i, (dim, extent) in enumerate(first.items())},
+    ]
+    single = [{**first, dim: number} for dim, n in first.items() for number in (2 * n, n + 1, 1)]
+    for extents in (*together, *single):
+        seen = [dims.extents(shapes) for shapes in tried]
+        shapes = dims.shapes(extents)
+        is_new = any(
+            extents[one] != extents[other] and all(item[one] == item[other] for item in seen)
+            for one, other in combinations(extents, 2)
+        )
+        if is_new and input_elements(shapes) <= max(MAX_GUESSED, input_elements(tried[0])):
+            yield shapes
+    positions = dims.besides(dims.only_batch_dims)
+    if any(first[dim] != 1 for dim in positions):
+        yield dims.shapes({**first, **dict.fromkeys(positions, 1)})
 
 
 @dataclass(frozen=True)

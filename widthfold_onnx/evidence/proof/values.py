@@ -242,8 +242,7 @@ class Call:
     def _from_first(self, axis: Any) -> Any:
         """Return the attribute `axis` counted from the first axis, where `AXES` says how."""
         value = self.inputs[0] if self.inputs else None
-        is_known = is_default(self.node, *AXES) and isinstance(value, KnownValue | Elements)
-        if not is_known or not isinstance(axis, int):
+        if not is_default(self.node, *AXES) or not isinstance(value, KnownValue | Elements):
             return axis
         rank = len(value.shape) + AXES[self.node.op_type]
         return axis + rank if -rank <= axis < 0 else axis
