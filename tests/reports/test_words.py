@@ -87,8 +87,11 @@ def test_different_names_of_a_table_stay_different(limit: int) -> None:
 def test_folders_that_all_names_share_are_left_out_where_a_name_is_too_long() -> None:
     names = [f"model/encoder/{layer}/attention/Conv" for layer in ("first", "second_of_them")]
     assert words.short_names(names, 48) == names
-    assert words.short_names(names, 30) == ["…/first/…", "…/second_of_them/…"]
-    assert words.short_names(["model/a/Conv"] * 2, 11) == ["mode…/Conv"] * 2
+    assert words.short_names(names, 33) == [
+        "…/first/attention/Conv",
+        "…/second_of_them/attention/Conv",
+    ]
+    assert words.short_names(["model/a/Conv"] * 2, 11) == ["…/Conv"] * 2
 
 
 def test_names_beyond_four_are_counted() -> None:

@@ -69,11 +69,11 @@ def short_text(name: str, limit: int) -> str:
 def short_names(names: Sequence[str], limit: int) -> list[str]:
     """Shorten the names of a table to both ends, so that they differ where the names do.
 
-    Folders that all of them share are left out first. Names that would still look alike keep the
-    place where they differ, too.
+    Folders with which all of them begin are left out first. Names that would still look alike keep
+    the place where they differ, too.
 
-    >>> short_names(["encoder/layer_1/attention/Conv", "encoder/layer_2/attention/Conv"], 20)
-    ['…/layer_1/…', '…/layer_2/…']
+    >>> short_names(["encoder/layer_1/attention/Conv", "encoder/layer_2/attention/Conv"], 24)
+    ['…/layer_1/attention/Conv', '…/layer_2/attention/Conv']
     >>> short_names(["conv_with_1_of_these_names", "conv_with_2_of_these_names"], 16)
     ['conv…1_of…ames', 'conv…2_of…ames']
     """
@@ -91,13 +91,10 @@ def short_names(names: Sequence[str], limit: int) -> list[str]:
 
 
 def _without_shared_folders(names: Sequence[str]) -> list[str]:
-    """Return names without the folders with which all of them begin, or end."""
+    """Return names without the folders with which all of them begin; the last part stays."""
     paths = [name.split("/") for name in names]
-    head, tail = _shared_start(paths), _shared_start([path[::-1] for path in paths])
-    if not all(head + tail < len(path) for path in paths):
-        return [*names]
-    prefix, suffix = "…/" if head else "", "/…" if tail else ""
-    return [f"{prefix}{'/'.join(path[head : len(path) - tail])}{suffix}" for path in paths]
+    shared = _shared_start([path[:-1] for path in paths])
+    return ["/".join(["…", *path[shared:]]) for path in paths] if shared else [*names]
 
 
 def _shared_start(sequences: Sequence[Sequence[str]]) -> int:
