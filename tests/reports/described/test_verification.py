@@ -170,3 +170,14 @@ def test_the_picture_shows_where_a_verdict_begins() -> None:
         picture = pictures.speed(timing.speedup, timing.low, timing.high, control, "speed")
         assert f"{least}</title>" in picture
         assert "right of the band" not in picture
+
+
+@pytest.mark.parametrize(("count", "hidden"), [(4, ""), (5, "outputs: 2 more rows pass")])
+def test_a_brief_table_counts_the_rows_that_it_leaves_out(count: int, hidden: str) -> None:
+    """An output has a row for each level."""
+    rows = [output(f"y{i}", level) for i in range(count) for level in ("disabled", "all")]
+    report = replace(passing(), outputs=rows, timing=None)
+    brief, full = (describe(report, is_full=is_full) for is_full in (False, True))
+    assert [len(table.rows) for table in (*brief.tables, *full.tables)] == [8, 2 * count]
+    assert [str(line) for line in brief.facts] == ([f"{hidden}; see --details"] if hidden else [])
+    assert not any("more rows" in str(line) for line in (*brief.remarks, *full.facts))

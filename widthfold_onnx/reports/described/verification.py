@@ -120,8 +120,10 @@ def _placement(side: Side) -> list[str]:
 def describe(report: VerifyReport, *, is_full: bool) -> Description:
     """Describe the result of `verify`."""
     timing = report.timing
-    tables, hidden = _outputs(report.outputs, is_full=is_full)
-    facts = {}
+    rows = report.outputs if is_full else _nearest(report.outputs)
+    tables = tabulated("outputs", OUTPUTS, rows, is_full=is_full)
+    hidden_count = len(report.outputs) - len(rows)
+    facts = {"outputs": f"{hidden_count} more rows pass; see --details" if hidden_count else ""}
     if is_full:  # briefly, the verdict says it
         facts["proof"] = "" if report.proof is None else proof(report.proof)
         facts |= certificate(report.proof)
@@ -140,29 +142,18 @@ def describe(report: VerifyReport, *, is_full: bool) -> Description:
         assumptions=inputs.assumptions(report.assumed, report.values),
         tables=tables,
         facts=[Line(label, text) for label, text in facts.items() if text],
-        remarks=[
-            *(Line("", text) for text in (*report.reasons, *hidden)),
-            *_weak_checks(report.outputs),
-        ],
+        remarks=[*(Line("", text) for text in report.reasons), *_weak_checks(report.outputs)],
         verdict=report.verdict,
         meaning=meaning(report),
         models=(report.original, report.rewritten),
     )
 
 
-def _outputs(rows: Sequence[OutputParity], *, is_full: bool) -> tuple[list[Table], list[str]]:
-    """Return the table of outputs, and a note on rows that a brief table leaves out.
-
-    A brief table holds outputs that differ, then the outputs that are nearest to differing.
-    """
-    count = len(rows)
-    if not is_full:
-        count = max(_BRIEF_OUTPUTS, sum(not row.passed for row in rows))
+def _nearest(rows: Sequence[OutputParity]) -> list[OutputParity]:
+    """Return the outputs of a brief table: those that differ, then those nearest to differing."""
+    count = max(_BRIEF_OUTPUTS, sum(not row.passed for row in rows))
     nearest = sorted(rows, key=_margin)[:count]
-    visible_rows = [row for row in rows if row in nearest]
-    hidden_count = len(rows) - len(visible_rows)
-    notes = [f"{hidden_count} more outputs pass, see --details"] if hidden_count else []
-    return tabulated("outputs", OUTPUTS, visible_rows, is_full=is_full), notes
+    return [row for row in rows if row in nearest]
 
 
 def _weak_checks(rows: Sequence[OutputParity]) -> list[Line]:
