@@ -268,7 +268,7 @@ def _of_lines(call: Call) -> list[Value] | None:
         _along_lines(line_call, data, axes, extents, (i, count is not None and extents))
         for i in range(len(call.node.output))
     ]
-    if keepdims == 0:
+    if keepdims not in (None, 1):
         results = [reshaped(result, reduced_extents(call, data.shape, axes)) for result in results]
     return list(results)
 
