@@ -87,11 +87,15 @@ def random_sets(
 ) -> InputSets:
     """Make random sets of several distributions, batches and sizes, one per seed.
 
+    They do not depend on how long the model runs, as its larger size to be timed does: a busy
+    machine compares on the same sets as an idle one.
+
     Args:
         session: of the original, at any level.
         demanded: sizes that the caller demands.
-        count: how many; five cover all distributions, four all batches, two an odd size. There is
-            at least one for each size. One more set is made for each further combination of values.
+        count: how many; five cover all distributions, four all batches. There are at least two
+            sizes where one is open, and a set for each size that the caller demands. One more set
+            is made for each further combination of values.
         suits: accepts shapes at which the model runs.
 
     Raises:
@@ -100,10 +104,11 @@ def random_sets(
     """
     end = search_end()
     sizes = find_sizes(session, demanded, suits, end)
-    first, special = sizes[0], dict[int, Shapes | None]()
-    if count > 1:
-        # They may be long, so one set is enough.
-        special[1] = second_compared_shapes(session, demanded[0], first)
+    compared = sizes[: len(demanded)]
+    first = compared[0]
+    # They may be long, so one set is enough.
+    special = {1: second_compared_shapes(session, demanded[0], first)}
+    count = max(count, len(compared), 1 if special[1] is None else 2)
     if input_dimensions(session.inputs, demanded[0]).batch_dims:
         for seed, batch in BATCHES.items():
             if seed < count:
@@ -111,10 +116,10 @@ def random_sets(
     draws = [
         (
             session,
-            special.get(seed) or sizes[seed % len(sizes)],
+            special.get(seed) or compared[seed % len(compared)],
             f"batch {BATCHES[seed]}" if seed in BATCHES and special.get(seed) else "",
         )
-        for seed in range(max(count, len(sizes)))
+        for seed in range(count)
     ]
     draws += [
         (case, _own_shapes(case, demanded[0], first, end), shown_values(case.inputs))

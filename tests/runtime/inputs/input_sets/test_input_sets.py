@@ -3,6 +3,7 @@
 from onnx import parser
 
 from widthfold_onnx.options import ANY_SIZE, Provider, RuntimeOptions
+from widthfold_onnx.runtime.inputs import sizes as sizes_module
 from widthfold_onnx.runtime.inputs.input_sets import random_sets
 from widthfold_onnx.runtime.inputs.sizes import any_shapes
 from widthfold_onnx.runtime.provider_traits import Level
@@ -46,3 +47,18 @@ def test_a_batch_at_which_the_original_does_not_run_is_said_once(tmp_path):
     assert {item.feeds["x"].shape for item in random_inputs.sets} == {(1, 3)}
     assert random_inputs.remarks == ["not compared at batch 2 or 7: the original does not run"]
     assert not any("batch" in item.label for item in random_inputs.sets)
+
+
+def test_the_sets_do_not_depend_on_how_fast_the_machine_is(tmp_path, monkeypatch):
+    """A larger size is timed only where it runs fast enough."""
+    session = opened(tmp_path, "g (float[N, 3, L] x) => (float[N, 3, L] y) { y = Neg(x) }")
+    shapes: list[list[tuple[int, ...]]] = []
+    for seconds in (100.0, -1.0):
+        monkeypatch.setattr(sizes_module, "MAX_TIMED_SECONDS", seconds)
+        for count in (1, 2, 5):
+            drawn = random_sets(session, ANY_SIZE, count, any_shapes)
+            shapes.append([item.feeds["x"].shape for item in drawn.sets])
+        assert drawn.sizes[1]["x"][2] > 1000 if seconds > 0 else drawn.sizes[1]["x"][2] < 1000
+    assert shapes[:3] == shapes[3:]
+    assert [len(item) for item in shapes[:3]] == [2, 2, 5]
+    assert shapes[0][0][2] != shapes[0][1][2]

@@ -142,7 +142,10 @@ def test_a_size_that_did_not_run_is_not_tried_again(tmp_path, monkeypatch):
 
 
 def test_the_search_of_all_combinations_ends_together(tmp_path, monkeypatch):
-    """One end bounds the searches for the named sizes, the larger one and each combination."""
+    """One end bounds the searches for the named sizes, the larger one and each combination.
+
+    The search for the second size that is compared has its own time.
+    """
     ends = []
     init = sizes_module._Tries.__init__
 
@@ -154,5 +157,5 @@ def test_the_search_of_all_combinations_ends_together(tmp_path, monkeypatch):
     session = opened(tmp_path, "g (float[N] x, int64 m) => (float[N] y) { y = Neg(x) }")
     cases = ({"m": (1.0,)}, {"m": (2.0,)})
     random_sets(replace(session, cases=cases), ({},), 1, any_shapes)
-    assert len(ends) == 3
-    assert len(set(ends)) == 1
+    assert len(ends) == 4
+    assert len(set(ends) - {None}) == 1
