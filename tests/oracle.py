@@ -141,9 +141,9 @@ def resolve_transposed_pads(
 ) -> list[int]:
     """The explicit pads that auto_pad and output_shape of a ConvTranspose stand for.
 
-    Without an output_shape, SAME wants stride times the extent. The odd one is cut off the end for
-    SAME_UPPER, else off the begin. What an output_shape wants more than there is is a negative pad
-    at the end.
+    Without an output_shape, SAME wants stride times the extent, but no position that the kernel
+    does not reach. The odd one is cut off the end for SAME_UPPER, else off the begin. What an
+    output_shape wants more than there is is a negative pad at the end.
     """
     expected = output_shape
     if expected is None:
@@ -152,8 +152,8 @@ def resolve_transposed_pads(
     for i, positions in enumerate(expected):
         taps = dilations[i] * (kernel[i] - 1) + 1
         total = strides[i] * (extents[i] - 1) + taps + output_padding[i] - positions
-        if total < 0 and output_shape is None:
-            raise ValueError(f"{-total} positions would have to be added")
+        if output_shape is None:
+            total = max(total, 0)
         half = max(total, 0) // 2
         odd = max(total, 0) - half
         first, last = (half, odd) if auto_pad == "SAME_UPPER" else (odd, half)

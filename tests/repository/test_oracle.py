@@ -257,5 +257,3 @@ def test_refuses_what_is_no_transposed_convolution() -> None:
         conv_transpose(np.zeros((1, 3, 5)), np.zeros((3, 2, 2)), group=2)
     with pytest.raises(ValueError, match="do not fit"):
         conv_transpose(np.zeros((1, 3, 5)), np.zeros((2, 2, 2)))
-    with pytest.raises(ValueError, match="1 positions"):
-        resolve_transposed_pads("SAME_UPPER", [3], [1], [2], [1], [0])

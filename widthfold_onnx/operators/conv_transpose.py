@@ -108,15 +108,10 @@ def _pads(
             # The runtime and ONNX's own cases append the positions that the kernel does not reach.
             return (0, total)
     elif auto_pad.startswith("SAME"):
-        total = surplus
+        # The runtime and ONNX's inference append no positions that the kernel does not reach.
+        total = max(surplus, 0)
     else:
         return (0, 0) if auto_pad == "VALID" else pads
-    if total < 0:
-        # The runtime leaves these positions out, against the operator's text.
-        return Refusal(
-            Code.NEGATIVE_SAME_PADS,
-            f"{auto_pad} wants {-total} positions more than the kernel reaches",
-        )
     smaller_half, larger_half = total // 2, total - total // 2
     return (smaller_half, larger_half) if auto_pad == "SAME_UPPER" else (larger_half, smaller_half)
 

@@ -124,7 +124,6 @@ def conv_transposes(draw: st.DrawFn):
         attributes |= {"output_shape": shape, "auto_pad": auto_pad}
         pads = resolve_transposed_pads(auto_pad, *geometry, shape)
     else:
-        assume(all(s * n <= f for s, n, f in zip(strides, extents, full, strict=True)))
         attributes["auto_pad"] = way
         pads = resolve_transposed_pads(way, *geometry)
     others = [f - a - b for f, a, b in zip(full, pads[:rank], pads[rank:], strict=True)]

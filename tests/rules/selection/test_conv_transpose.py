@@ -94,12 +94,6 @@ class TestRefusal:
                 "output_shape pads by the input's extent",
             ),
             (
-                transposed_model([1, 2, 16], (2, 3, 1), strides=[3], auto_pad="SAME_UPPER"),
-                {},
-                "negative-same-pads",
-                "SAME_UPPER wants 2 positions more than the kernel reaches",
-            ),
-            (
                 transposed_model([1, 2, 16], (2, 3, 3), strides=[2], output_shape=[35]),
                 {},
                 "output-too-large",

@@ -163,9 +163,11 @@ def read_transposed_windows(
         raise UnevaluableError(f"its attributes do not fit {rank} spatial axes")
     auto_pad = attributes.get("auto_pad", "NOTSET")
     output_shape = attributes.get("output_shape")
-    if not output_shape and auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        output_shape = [n * s for n, s in zip(extents, strides, strict=True)]
     windows = Windows(tuple(kernel), strides, dilations, (), (), tuple(extents))
+    if not output_shape and auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        # Both the runtime and onnx's inference append no positions that no tap reaches.
+        reached = [sum(pair) for pair in zip(windows.reach, output_padding, strict=True)]
+        output_shape = [min(n * s, m) for n, s, m in zip(extents, strides, reached, strict=True)]
     for i, full in enumerate(windows.reach):
         if output_shape:
             result = output_shape[len(output_shape) - rank + i]
