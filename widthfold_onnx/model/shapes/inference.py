@@ -34,9 +34,28 @@ RawAttributes = Mapping[str, Any]
 
 Inputs = Sequence[Fact | None]
 
-FUSED_CONV_TYPE = ("com.microsoft", "FusedConv")
-ACTIVATION = ("activation", "activation_params")
-"""Attributes that a FusedConv has and a Conv lacks."""
+STANDARD_OPERATORS: Mapping[str, tuple[str, Sequence[int]]] = {
+    "BiasGelu": ("Identity", (0,)),
+    "DequantizeLinear": ("DequantizeLinear", (0, 1, 2)),
+    "FastGelu": ("Identity", (0,)),
+    "FusedConv": ("Conv", (0, 1, 2)),
+    "FusedGemm": ("Gemm", (0, 1, 2)),
+    "Gelu": ("Identity", (0,)),
+    "QLinearAdd": ("Add", (0, 3)),
+    "QLinearConcat": ("Concat", range(2, 1 << 10, 3)),
+    "QLinearLeakyRelu": ("Identity", (0,)),
+    "QLinearMul": ("Mul", (0, 3)),
+    "QLinearSigmoid": ("Identity", (0,)),
+    "QuantizeLinear": ("QuantizeLinear", (0, 1, 2)),
+    "QuickGelu": ("Identity", (0,)),
+    "SkipLayerNormalization": ("Identity", (0,)),
+    "SkipSimplifiedLayerNormalization": ("Identity", (0,)),
+}
+"""Operators of com.microsoft: the standard operator whose first output has their extents and type,
+and the positions of its inputs among theirs."""
+
+ACTIVATION = ("activation", "activation_params", "activation_alpha", "activation_beta")
+"""Attributes that FusedConv and FusedGemm have, and Conv and Gemm lack."""
 
 CACHED_INFERENCES = 1 << 14
 CACHED_BYTES = 1 << 12
@@ -67,9 +86,10 @@ def infer_node(
         inputs: by position; None where one is left out.
     """
     domain, op_type = operator_of(node)
-    node_attributes = [*node.attribute]
-    if (domain, op_type) == FUSED_CONV_TYPE:  # it has the extents of a Conv
-        domain, op_type, inputs = "", "Conv", inputs[:3]
+    node_attributes, output_count = [*node.attribute], len(node.output)
+    if domain == "com.microsoft" and op_type in STANDARD_OPERATORS:
+        (op_type, positions), domain, output_count = STANDARD_OPERATORS[op_type], "", 1
+        inputs = [inputs[i] for i in positions if i < len(inputs)]
         node_attributes = [entry for entry in node_attributes if entry.name not in ACTIVATION]
     if not domain and _ranks_differ(op_type, inputs):
         return [Fact()] * len(node.output)
@@ -79,7 +99,7 @@ def infer_node(
         domain,
         opsets.get(domain, 1),
         tuple([entry.SerializeToString() for entry in node_attributes]),
-        tuple([bool(name) for name in node.output]),
+        tuple([bool(name) for name in node.output[:output_count]]),
         tuple([None if fact is None else (*fact.type, _read(fact, op_type)) for fact in inputs]),
     )
     name = f"{domain}.{op_type}" if domain else op_type

@@ -184,3 +184,45 @@ def test_operators_for_features_keep_the_extents_of_their_data(text, kind):
     assert y.shape == shape(model, "y", x=(3, 5)) == (3, 5)
     assert y.dtype == np.float32
     assert ShapeTable(model, {}).element_type("", "s") == TensorProto.FLOAT
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("BiasGelu (x, b)", "float"),
+        ("FastGelu (x)", "float"),
+        ("Gelu (x)", "float"),
+        ("QuickGelu <alpha = 1.5> (x)", "float"),
+        ("SkipLayerNormalization (x, x, b)", "float"),
+        (
+            'FusedGemm <transB = 1, activation = "LeakyRelu", activation_alpha = 0.5> (x, w)',
+            "float",
+        ),
+        ("QLinearAdd (x, s, z, q, s, z, s, z)", "uint8"),
+        ("QLinearMul (x, s, z, q, s, z, s, z)", "uint8"),
+        ("QLinearConcat <axis = -1> (s, z, x, s, z, q, s, z)", "uint8"),
+        ("QLinearLeakyRelu <alpha = 0.5> (x, s, z, s, z)", "uint8"),
+        ("QLinearSigmoid (x, s, z, s, z)", "uint8"),
+        ("QuantizeLinear (x, s, z)", "float"),
+        ("DequantizeLinear (x, s, z)", "uint8"),
+    ],
+)
+def test_operators_of_the_runtime_with_the_extents_of_standard_ones(text, kind):
+    result = {"DequantizeLinear": "float", "QuantizeLinear": "uint8"}.get(text.split()[0], kind)
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        main ({kind}[N, 5] x) => ({result}[a, b] y)
+        <float[5] b = {{1, 2, 3, 4, 5}}, float s = {{0.5}}, uint8 z = {{3}},
+         uint8[1, 5] q = {{1, 2, 3, 4, 5}}, float[2, 5] w = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}}>
+        {{ y = com.microsoft.{text} }}"""
+    )
+    rows = 1 if "Concat" in text else 3
+    data = np.ones((rows, 5), np.float32 if kind == "float" else np.uint8)
+    (y,) = run(model, data, LEVELS[1])
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    table = ShapeTable(model, {"x": (rows, 5)})
+    assert table.get("", "y") == y.shape
+    model.graph.output[0].ClearField("type")
+    kinds = ShapeTable(model, {"x": (rows, 5)}).element_type("", "y")
+    assert kinds == helper.np_dtype_to_tensor_dtype(y.dtype)
