@@ -135,6 +135,19 @@ def test_where_forms_are_measured_a_size_that_no_factor_divides_is_a_hint() -> N
     assert hints.of(refused) == ""
 
 
+def test_extents_that_no_size_tells_name_the_operator_that_loses_them() -> None:
+    conv = 'y = Conv <auto_pad = "SAME_UPPER", strides = [2, 2]> (b, w)'
+    text = f"""<ir_version: 8, opset_import: ["" : 17, "acme" : 1]>
+    main (float[1, 3, H, W] x) => (float[a, b, c, d] y) {{
+        [warp] a = acme.Warp (x)
+        b = Relu (a)
+        {conv}
+    }}"""
+    _, (site,) = fold_model(parsed(text, w=(3, 3, 3, 3)), FoldOptions(factor=4))
+    assert site.status == "refused"
+    assert site.reason.endswith("; nothing tells the extents of what Warp warp returns")
+
+
 def test_strides_are_folded_at_the_smallest_round_size() -> None:
     before = model(
         "1, 3, H, W", 'y = Conv <auto_pad = "SAME_UPPER", strides = [2, 2]> (x, w)', w=(3, 3, 3, 3)

@@ -64,7 +64,8 @@ REFUSALS: dict[str, tuple[Product, FoldOptions, str, str]] = {
         OPEN,
         FoldOptions(factor=8),
         "mixes-samples",
-        "rows: the rows may be samples of a batch, and a NaN of one would reach others",
+        "rows: the rows may be samples of a batch, and a NaN of one would reach others; "
+        "--input-shape x:8,3 --mix-samples folds it",
     ),
     "open rows may be samples": (
         OPEN,
@@ -232,6 +233,20 @@ def test_rank_that_only_the_assumed_shape_knows() -> None:
     model.graph.input[0].type.tensor_type.ClearField("shape")
     site = refused(model, FoldOptions(factor=4, input_shapes={"x": (8, 3)}))
     assert (site.code, site.reason) == ("unknown-shape", "the rank of the input is not known")
+
+
+def test_a_rank_that_is_lost_names_the_operator_that_loses_it() -> None:
+    model = Product(shape=[8, 3], weight=[3, 5]).model()
+    model.opset_import.append(helper.make_opsetid("acme", 1))
+    (product,) = [node for node in model.graph.node if node.op_type == "MatMul"]
+    lost = helper.make_node("Warp", ["x"], ["lost"], "warp", domain="acme")
+    relu = helper.make_node("Relu", ["lost"], ["later"], "relu")
+    product.input[0] = "later"
+    model.graph.node.insert(0, relu)
+    model.graph.node.insert(0, lost)
+    site = refused(model, FoldOptions(factor=4))
+    assert site.code == "unknown-shape"
+    assert site.reason.endswith("; nothing tells the extents of what Warp warp returns")
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,14 @@ from shlex import quote
 from widthfold_onnx.arrays import Dims
 from widthfold_onnx.decide.decisions import Decision
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.model.document import Value
 from widthfold_onnx.model.proto.dims import dims_of
 from widthfold_onnx.model.proto.walk import inputs
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import MIN_FACTOR, FoldOptions, Shapes, Sizes, Values
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.reading import Reading
+from widthfold_onnx.rules.layer_reading import unknown_since
 from widthfold_onnx.rules.layers import ProductLayer, Site
 from widthfold_onnx.rules.selection import preferred_form
 from widthfold_onnx.runtime.child import isolated
@@ -107,7 +109,20 @@ class Hints:
             hints.append(MIX)
         elif is_open and not hints and isinstance(layer, ProductLayer):
             hints = self._shapes(site, mixing_options, f" {MIX}")
-        return f"{' or '.join(hints)} folds it" if hints else ""
+        if hints:
+            return f"{' or '.join(hints)} folds it"
+        return self._origin(site) if is_open and refusal.code is not Code.UNKNOWN_SHAPE else ""
+
+    def _origin(self, site: Site) -> str:
+        """Name the operator behind which the extents of a site are known at no size, or ""."""
+        table = self._suggested[-1][1] if self._suggested else self._reading.planned_shapes
+
+        def is_known(value: Value) -> bool:
+            return table.extents(site.scope.path, value.name or "") is not None
+
+        unknown = (v for v in site.node.inputs if v is not None and not is_known(v))
+        operand = next(unknown, None)
+        return "" if operand is None else unknown_since(operand, is_known)
 
     def _shapes(self, site: Site, options: FoldOptions, suffix: str = "") -> list[str]:
         """Return the first suggested shapes that fold a site, as options; [] where none does.

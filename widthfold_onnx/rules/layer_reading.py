@@ -16,8 +16,8 @@ import numpy as np
 from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.model.constants import Constant
-from widthfold_onnx.model.document import Document, Node, constant_of
-from widthfold_onnx.model.linking import Scope
+from widthfold_onnx.model.document import Document, Node, Value, constant_of
+from widthfold_onnx.model.linking import Scope, shown_name
 from widthfold_onnx.model.proto.dims import dims_of
 from widthfold_onnx.model.proto.walk import operator_of, required_inputs
 from widthfold_onnx.operators import OPERATORS
@@ -91,7 +91,11 @@ def read_layer(
     parameters, quantization = constants
     data, weight = node.inputs[operator.inputs.data], parameters[operator.inputs.weight]
     assert data is not None
-    shapes = _shapes(node, operator, weight.constant, fixed(data), planned(data))
+    if fixed(data) is None or planned(data) is None:
+        origin = unknown_since(data, lambda value: fixed(value) is not None)
+        reasons = filter(None, ("the rank of the input is not known", origin))
+        return Refusal(Code.UNKNOWN_SHAPE, "; ".join(reasons))
+    shapes = _shapes(node, operator, weight.constant, fixed(data) or (), planned(data) or ())
     if isinstance(shapes, Refusal):
         return shapes
     fixed_dims, planned_dims, shape = shapes
@@ -122,6 +126,21 @@ def read_layer(
         read_weight=lambda: document.read(weight.constant),
     )
     return result.problem() or _overflow_problem(document, result) or result
+
+
+def unknown_since(value: Value, is_known: Callable[[Value], bool]) -> str:
+    """Name the operator that an unknown value comes from; "" if it comes from an input.
+
+    Args:
+        value: the value.
+        is_known: whether the extents of a value, or its rank, are known.
+    """
+    while (node := value.producer()) is not None:
+        operand = next((v for v in node.inputs if v is not None and not is_known(v)), None)
+        if operand is None:
+            return f"nothing tells the extents of what {node.op_type} {shown_name(node)} returns"
+        value = operand
+    return ""
 
 
 def place_problem(document: Document, scope: Scope, node: Node) -> Refusal | None:
@@ -218,14 +237,12 @@ def _parameters(
 
 
 def _shapes(
-    node: Node, operator: Operator, weight: Constant, fixed: Dims | None, planned: Dims | None
+    node: Node, operator: Operator, weight: Constant, fixed: Dims, planned: Dims
 ) -> tuple[Dims, Dims, tuple[int, ...]] | Refusal:
     """Return the extents of the data as the operator reads it, and of [O, C/group, *kernel].
 
     The data has two: the extents that the model fixes, and the planned extents.
     """
-    if fixed is None or planned is None:
-        return Refusal(Code.UNKNOWN_SHAPE, "the rank of the input is not known")
     problem = operator.data_problem(node, planned, weight.shape)
     if problem is not None:
         return problem
