@@ -24,9 +24,9 @@ from widthfold_onnx.evidence.exact_kernels import open_exact
 from widthfold_onnx.evidence.proof.field import (
     Draw,
     Draws,
-    blas_on_one_thread,
     drawing,
     remainder,
+    side_by_side,
 )
 from widthfold_onnx.evidence.proof.operators import MEANINGS
 from widthfold_onnx.evidence.proof.program import Correspondence, Program, constant
@@ -130,7 +130,7 @@ def _difference(
         version=0,
         shapes=[None],
     )
-    with blas_on_one_thread():  # draws are computed side by side already
+    with side_by_side():
         expected = MEANINGS[node.op_type](call)
     assert expected is not None
     assert isinstance(expected[0], Elements)

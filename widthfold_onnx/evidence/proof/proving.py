@@ -18,9 +18,9 @@ from widthfold_onnx.evidence.proof.evaluation import Evaluation
 from widthfold_onnx.evidence.proof.field import (
     KEY_BYTES,
     Draw,
-    blas_on_one_thread,
     drawing,
     primes,
+    side_by_side,
     unequal,
 )
 from widthfold_onnx.evidence.proof.operators import BROADCAST_OPERATORS
@@ -245,7 +245,7 @@ def _runs(program: Program, shapes: Extents) -> bool:
     """Check whether a whole model can be evaluated: extents that must be equal may differ."""
     evaluation = Evaluation(program, program.shapes_at(shapes), shapes, {}, {})
     try:
-        with drawing(Draw.of()), blas_on_one_thread():
+        with drawing(Draw.of()), side_by_side():
             evaluation.run(program.outputs)
     except UnevaluableError:
         return False
@@ -358,8 +358,7 @@ def prove(
     except UsageError:
         reason = "the new model declares other extents of its inputs"
         return SizeProof("different", reason, shapes, is_computed=False)
-    # Draws are computed side by side already; threads of BLAS on top wait for each other.
-    with blas_on_one_thread():
+    with side_by_side():
         node_proof = comparison.proof(
             models.targets,
             models.variables(table),

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.field import (
-    PRIME_COUNT,
     Draws,
     dot,
     function,
     inverse,
     primes,
     remainder,
+    threads,
     widened,
 )
 from widthfold_onnx.evidence.proof.geometry import padded
@@ -35,11 +34,6 @@ from widthfold_onnx.evidence.proof.values import (
     broadcast_shape,
 )
 from widthfold_onnx.model.proto.constant_folding import run_reference
-from widthfold_onnx.system import cores
-
-_THREADS = ThreadPoolExecutor(min(PRIME_COUNT, cores()))
-"""NumPy computes without the interpreter's lock, so that draws are computed side by side. With five
-threads on two cores the proof of basic-pitch took 3.6 s, with two 2.7 s: they wait for the lock."""
 
 _MIN_THREAD_ELEMENTS = 1 << 14
 """Elements below which starting a thread takes longer than computing."""
@@ -52,9 +46,10 @@ def for_each_prime(compute: Callable[..., Array], *operands: Tensor) -> Draws:
         return compute(*arrays, prime).astype(np.float32, copy=False)
 
     draw_sets = [*zip(*(value.draws for value in operands), strict=True)]
-    if max(math.prod(value.shape) for value in operands) < _MIN_THREAD_ELEMENTS:
+    pool = threads()
+    if pool is None or max(math.prod(v.shape) for v in operands) < _MIN_THREAD_ELEMENTS:
         return tuple(map(computed, primes(), draw_sets))
-    return tuple(_THREADS.map(computed, primes(), draw_sets))
+    return tuple(pool.map(computed, primes(), draw_sets))
 
 
 def polynomial(draws: Draws, *operands: Tensor, product: bool = False) -> Elements:
