@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -77,3 +78,16 @@ def bounded() -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+
+
+def make_reported(name: str, path: Path, *arguments: object, **options: object) -> None:
+    """Write a small model that was built after public bug reports; skip without its maker."""
+    found = sorted((SHARED / "reported").glob(f"{name}_*.py"))
+    if not found:
+        pytest.skip(f"no maker {name} in {SHARED / 'reported'}")
+    spec = importlib.util.spec_from_file_location(found[0].stem, found[0])
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.make(str(path), *arguments, **options)
