@@ -98,9 +98,9 @@ LAWS = {
         "c = Conv (x, w)  y = Sigmoid (c)",
         "c = Conv (x, w)  n = Neg (c)  e = Exp (n)  p = Add (e, one)  y = Reciprocal (p)",
     ),
-    "Relu by Max": (
+    "Relu by Where": (
         "c = Conv (x, w)  y = Relu (c)",
-        "c = Conv (x, w)  z = Sub (one, one)  y = Max (c, z)",
+        "c = Conv (x, w)  z = Sub (one, one)  l = Less (c, z)  y = Where (l, z, c)",
     ),
 }
 

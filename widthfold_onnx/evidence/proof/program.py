@@ -21,6 +21,7 @@ from typing import Any, Self
 import numpy as np
 import onnx
 from onnx import defs, helper, numpy_helper
+from onnx.inliner import inline_selected_functions
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
@@ -28,7 +29,7 @@ from widthfold_onnx.evidence.proof.field import Draw
 from widthfold_onnx.evidence.proof.operators.arithmetic import MOVING
 from widthfold_onnx.evidence.proof.values import FLOATS, Extents, Shape, TensorType
 from widthfold_onnx.model.proto.constant_folding import dense, literal
-from widthfold_onnx.model.proto.functions import inline
+from widthfold_onnx.model.proto.functions import MAX_INLINED_BYTES, inline
 from widthfold_onnx.model.proto.scope import NameScope, graph_scope
 from widthfold_onnx.model.proto.tensors import is_external
 from widthfold_onnx.model.proto.walk import (
@@ -44,6 +45,26 @@ from widthfold_onnx.model.proto.walk import (
 from widthfold_onnx.model.shapes.table import Derivation, ShapeTable
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.text import printable
+
+DEFINED = frozenset(
+    {
+        *(
+            "CastLike",
+            "Celu",
+            "Clip",
+            "Elu",
+            "Gelu",
+            "HardSigmoid",
+            "HardSwish",
+            "LayerNormalization",
+        ),
+        *("LogSoftmax", "MeanVarianceNormalization", "Mish", "ReduceL1", "ReduceL2"),
+        *("ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare", "Relu", "Selu", "Shrink"),
+        *("Softmax", "Softplus", "Softsign", "Swish", "ThresholdedRelu"),
+    }
+)
+"""Operators that onnx defines by others. Where two models are not equal with the operators as they
+are, the definitions may meet: HardSwish(x) and x * HardSigmoid(x)."""
 
 Branch = tuple[str, str]
 """A branch of an If: the first output of the If, and the name of the branch."""
@@ -88,6 +109,29 @@ class Program:
         for tensor in filter(is_external, all_tensors(self.proto)):
             state.update(self.read(tensor).tobytes())
         return state.digest()
+
+    def expanded(self) -> Self | None:
+        """Return the model with the operators of `DEFINED` as their definitions.
+
+        The definitions are the function bodies that onnx has in the schemas of its operators.
+
+        Returns:
+            The model; None if it is large, or if onnx cannot insert the definitions.
+        """
+        if self.proto.ByteSize() > MAX_INLINED_BYTES:
+            return None
+        typed = copy_of(self.proto)
+        table, declared = self.shapes_at({}), {value.name for value in typed.graph.value_info}
+        for name in sorted(self.names - declared):  # a definition may depend on the element type
+            if element_type := table.element_type("", name):
+                value = helper.make_tensor_value_info(name, element_type, table.get("", name))
+                typed.graph.value_info.append(value)
+        operators = [("", name) for name in sorted(DEFINED)]
+        try:
+            proto = inline_selected_functions(typed, operators, inline_schema_functions=True)
+        except RuntimeError:  # it knows no type of a value in a branch, for instance
+            return None
+        return type(self)(proto, self.folder, graph_scope(proto.graph))
 
     @cached_property
     def opsets(self) -> dict[str, int]:

@@ -114,6 +114,8 @@ def proof_report(
     """
     try:
         proofs = prove_at_sizes(old, new, sizes, run_shapes)
+        if any(proof.verdict != "equal" for proof in proofs):
+            proofs = _expanded_proofs(old, new, sizes, run_shapes) or proofs
     except UnverifiedError as error:
         return Proof(verdict="skipped", reason=str(error))
     worst = max(proofs, key=lambda proof: VERDICTS.index(proof.verdict))
@@ -130,6 +132,20 @@ def proof_report(
         unseen=sorted({name for proof in proofs for name in proof.unseen}),
         unproved=list({item.values[0]: item for p in proofs for item in p.unproved}.values()),
     )
+
+
+def _expanded_proofs(
+    old: Program, new: Program, sizes: Sequence[Extents], run_shapes: Extents
+) -> list[SizeProof]:
+    """Prove two models with operators as their definitions; [] unless they are equal so."""
+    first, other = old.expanded(), new.expanded()
+    if first is None or other is None:
+        return []
+    try:
+        proofs = prove_at_sizes(first, other, sizes, run_shapes)
+    except UnverifiedError:
+        return []
+    return proofs if all(proof.verdict == "equal" for proof in proofs) else []
 
 
 def prove_at_sizes(

@@ -6,8 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
+import onnx
+from onnx import helper
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.field import PRIME_COUNT, Draws, fingerprints, function, key_of
@@ -83,20 +86,67 @@ def function_of_elements(call: Call) -> list[Value]:
     """Return a random function of the elements of all operands, which are broadcast."""
     positions = [i for i, value in enumerate(call.inputs) if value is not None]
     result = function_of(call.key(positions), call.tensors)
-    if call.node.op_type in KEEPING_ZERO or (call.node.op_type == "Clip" and _keeps_zero(call)):
+    if call.node.op_type in KEEPING_ZERO:
         return [_zero_where(_is_nonzero(call.tensor(0)) == 0, result)]
     return [result]
 
 
-def _keeps_zero(call: Call) -> bool:
-    """Check whether 0 lies between the bounds of a Clip."""
-    low, high = (
-        call.attributes.get(name) if call.numbers(i) is None else call.numbers(i)
-        for i, name in ((1, "min"), (2, "max"))
-    )
-    if any(call.optional(i) is not None and call.numbers(i) is None for i in (1, 2)):
+def _power(call: Call) -> list[Value]:
+    """Return Pow: a product where the exponent is 2 or 3, a root where it is 0.5."""
+    exponent = call.numbers(1)
+    if exponent is None or exponent.size != 1 or call.element_type(0) not in FLOATS:
+        return function_of_elements(call)
+    data, number = call.tensor(0), exponent.item()
+    if exponent.ndim > len(data.shape):
+        return function_of_elements(call)
+    if number in (2, 3):
+        return [reduce(times, [data] * int(number))]
+    if number == 0.5:
+        root = helper.make_node("Sqrt", call.node.input[:1], call.node.output)
+        return function_of_elements(replace(call, node=root, attributes={}, inputs=[data]))
+    return function_of_elements(call)
+
+
+def _clip(call: Call) -> list[Value]:
+    """Return Clip: the Min of an upper bound and of the Max of a lower one (ONNX operator text)."""
+    result = call.tensor(0)
+    for i, (name, op_type) in enumerate((("min", "Max"), ("max", "Min")), start=1):
+        bound = call.optional(i)
+        if bound is None and name in call.attributes:
+            bound = KnownValue(np.array(call.attributes[name], np.float32))
+        if bound is None or (isinstance(bound, KnownValue) and _is_no_bound(call, name, bound)):
+            continue
+        node = helper.make_node(op_type, ["x", "bound"], ["y"])
+        operands = [result, reshaped(bound, ())]
+        (value,) = _extremum(replace(call, node=node, attributes={}, inputs=operands))
+        assert isinstance(value, KnownValue | Elements)
+        result = value
+    return [result]
+
+
+def _is_no_bound(call: Call, name: str, bound: KnownValue) -> bool:
+    """Check whether every finite number lies within a bound (Clip-6 has such defaults)."""
+    is_double = call.element_type(0) == onnx.TensorProto.DOUBLE
+    limit = np.finfo(np.float64 if is_double else np.float32).max
+    if bound.array.dtype.kind != "f":
         return False
-    return bool((low is None or np.all(low <= 0)) and (high is None or np.all(high >= 0)))
+    return bool(((-bound.array if name == "min" else bound.array) >= limit).all())
+
+
+def _bounded(call: Call, data: Tensor, bound: KnownValue) -> Elements:
+    """Return Max or Min of data and known numbers; a Max with 0 is Relu."""
+    op_type = call.node.op_type
+    result = function_of(key_of("bound", op_type), [data, bound])
+    keeps = bound.array <= 0 if op_type == "Max" else bound.array >= 0
+    result = _zero_where((_is_nonzero(data) == 0) & keeps, result)
+    is_relu = (bound.array == 0) & (op_type == "Max")
+    if not is_relu.any():
+        return result
+    node = helper.make_node("Relu", ["x"], ["y"])
+    (relu,) = function_of_elements(replace(call, node=node, attributes={}, inputs=[data]))
+    assert isinstance(relu, Elements)
+    pairs = zip(relu.draws, result.draws, strict=True)
+    return replace(result, draws=tuple(np.where(is_relu, a, b) for a, b in pairs))
 
 
 def _is_nonzero(value: Tensor) -> Array:
@@ -150,6 +200,10 @@ def _extremum(call: Call) -> list[Value]:
                 with suppress(UnevaluableError):  # the product was moved, and fits no longer
                     if times(data, slope).digest() == scaled.digest():
                         return [_leaky_product(data, slope)]
+    if len(call.tensors) == 2:
+        for data, bound in (call.tensors, reversed(call.tensors)):
+            if isinstance(bound, KnownValue) and isinstance(data, Elements):
+                return [_bounded(call, data, bound)]
     return _commutative(call)
 
 
@@ -305,6 +359,7 @@ FUNCTIONS: Mapping[str, Meaning] = {
     **dict.fromkeys(sorted(COMMUTATIVE), _commutative),
     **dict.fromkeys(sorted(LINES), _of_lines),
     **dict.fromkeys(sorted(REDUCTIONS), _reduction),
+    "Clip": _clip,
     "com.microsoft.FusedConv": _fused_conv,
     "GlobalMaxPool": _reduction,
     "LeakyRelu": _leaky_relu,
@@ -312,6 +367,7 @@ FUNCTIONS: Mapping[str, Meaning] = {
     "Max": _extremum,
     "MaxPool": _max_pool,
     "Min": _extremum,
+    "Pow": _power,
     "PRelu": meaning_of(_leaky_product),
     "Resize": _resize,
     "Where": meaning_of(_selection),

@@ -1,0 +1,90 @@
+"""Operators that onnx defines by others are proved equal to their definitions, and to no others."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from widthfold_onnx.evidence.proof.program import Program
+from widthfold_onnx.evidence.proof.proving import proof_report
+
+W = np.random.default_rng(3).standard_normal((3, 2, 3)).astype(np.float32)
+CONSTANTS = {
+    name: np.float32(value)
+    for name, value in {
+        "zero": 0,
+        "half": 0.5,
+        "one": 1,
+        "two": 2,
+        "three": 3,
+        "six": 6,
+        "lowest": -np.finfo(np.float32).max,
+        "largest": np.finfo(np.float32).max,
+        "sixth": np.float32(1 / 6),
+        "root": np.sqrt(2),
+    }.items()
+}
+
+
+def model(nodes: str, **constants: np.ndarray) -> Program:
+    text = f"""<ir_version: 9, opset_import: ["": 20]>
+        g (float[2, 2, 7] x) => (float[a, b, c] y) {{ v = Conv (x, w)  {nodes} }}"""
+    proto = onnx.parser.parse_model(text)
+    arrays = {"w": W, **CONSTANTS, **constants}
+    proto.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
+    return Program.of(proto, None)
+
+
+def verdict(first: Program, other: Program) -> str:
+    return proof_report(first, other, ({},), {}).verdict
+
+
+PAIRS = {
+    "Relu": ("y = Relu (v)", "y = Max (zero, v)", "y = Max (one, v)"),
+    "Clip of one bound": ("y = Clip (v, one)", "y = Max (v, one)", "y = Max (v, two)"),
+    "Clip of the other": ("y = Clip (v, , six)", "y = Min (six, v)", "y = Min (three, v)"),
+    "Clip without an effect": (
+        "y = Clip (v, lowest, largest)",
+        "y = Clip (v)",
+        "y = Clip (v, lowest, lowest)",
+    ),
+    "Clip": (
+        "y = Clip (v, zero, six)",
+        "r = Relu (v)  y = Min (r, six)",
+        "r = Relu (v)  y = Min (r, three)",
+    ),
+    "HardSwish": (
+        "y = HardSwish (v)",
+        "s = HardSigmoid <alpha = 0.16666667163372, beta = 0.5> (v)  y = Mul (s, v)",
+        "s = HardSigmoid <alpha = 0.16666665, beta = 0.5> (v)  y = Mul (s, v)",
+    ),
+    "Softplus": (
+        "y = Softplus (v)",
+        "e = Exp (v)  p = Add (one, e)  y = Log (p)",
+        "e = Exp (v)  p = Add (two, e)  y = Log (p)",
+    ),
+    "Mish": (
+        "y = Mish (v)",
+        "s = Softplus (v)  t = Tanh (s)  y = Mul (v, t)",
+        "s = Softplus (v)  t = Tanh (v)  y = Mul (v, t)",
+    ),
+    "Pow of 2": ("y = Pow (v, two)", "y = Mul (v, v)", "d = Mul (v, v)  y = Mul (d, v)"),
+    "Pow of 3": ("y = Pow (v, three)", "d = Mul (v, v)  y = Mul (d, v)", "y = Mul (v, v)"),
+    "Pow of a half": ("y = Pow (v, half)", "y = Sqrt (v)", "y = Pow (v, two)"),
+    "a mean over all positions": (
+        "y = GlobalAveragePool (v)",
+        "y = ReduceMean <keepdims = 1> (v, axes)",
+        "y = ReduceMean <keepdims = 1> (v, wrong)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PAIRS)
+def test_a_definition(case: str) -> None:
+    axes = {"axes": np.int64([2]), "wrong": np.int64([1])}
+    programs = [model(nodes, **axes) for nodes in PAIRS[case]]
+    assert verdict(programs[0], programs[1]) == "equal"
+    assert verdict(programs[1], programs[0]) == "equal"
+    assert verdict(programs[0], programs[2]) == "different"
