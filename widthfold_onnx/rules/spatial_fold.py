@@ -74,13 +74,6 @@ class SpatialFold(ProposedFold):
     def extended_shapes(self) -> tuple[Dims, Dims] | Refusal:
         """Return the extents of input and output that the fold needs, or why it has none."""
         layer, fold, options = self.layer, self.fold, self.options
-        for axis, tiles in enumerate(fold.layout(output=False).factors):
-            if tiles > 1 and layer.planned_shape[axis] is None and layer.quantization is not None:
-                name = axis_names(layer.spatial_rank)[axis]
-                return Refusal(
-                    Code.UNKNOWN_EXTENT,
-                    f"the extent of the {name} is not known; {tiles} would have to divide it",
-                )
         in_shape = _extended_shape(layer, fold, output=False)
         out_shape = _extended_shape(layer, fold, output=True)
         if not options.ragged and (problem := _extension_problem(layer, in_shape, out_shape)):

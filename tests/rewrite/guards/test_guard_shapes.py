@@ -48,8 +48,10 @@ def test_both_branches_are_proved_and_run(case: str, tmp_path: Path) -> None:
     assert [site.guard for site in report.sites] == ["extents"]
 
 
+@pytest.mark.parametrize("is_planned", [True, False])
 @pytest.mark.parametrize("op", ["QLinearConv", "ConvInteger", "QDQ Conv"])
-def test_quantized_layers_are_guarded_and_proved(op: str) -> None:
+def test_quantized_layers_are_guarded_and_proved(op: str, is_planned: bool) -> None:
+    """At sizes that the caller gives, and at any."""
     shape, pads = (2, 3, 7, 16), (1, 1, 1, 1)
     case = Case(
         op=op,
@@ -60,8 +62,8 @@ def test_quantized_layers_are_guarded_and_proved(op: str) -> None:
         pads=pads,
         open_axes=frozenset({3}),
     )
-    options = replace(OPEN, axis="width", input_shapes={"x": shape})
-    result = folded(case.model(), options, 1)
+    sizes = {"x": shape} if is_planned else {}
+    result = folded(case.model(), replace(OPEN, axis="width", input_shapes=sizes), 1)
     assert len(guards(result)) == 1
     assert_proved(case.model(), result, 1)
     session = opened(watched(result))
