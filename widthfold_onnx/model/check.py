@@ -1,9 +1,9 @@
 """Check that a parsed model can be rewritten, in time linear in its size.
 
 The public checker of onnx leaves gaps: data of the wrong size, unknown opsets, duplicate names of
-nodes. It refuses two kinds of models that run: nodes in any order, and outputs without a shape. It
-copies a whole model twice. So the rules are here, and the public checker runs on a light copy
-(`skeleton`) in which these two are repaired.
+nodes. It refuses some models that run: nodes in any order, outputs without a type or shape, graphs
+without a name, operators of com.microsoft without an import. It copies a whole model twice. So the
+rules are here, and the public checker runs on a light copy (`skeleton`) where these are repaired.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class _NodeChecker:
         domain = domain_name(checked_text(node.domain, "operator domain"))
         if call_key(node) in self._functions:
             return
-        opset = self._opsets.get(domain)
+        opset = self._opsets.get(domain, 1 if domain == RUNTIME_DOMAIN else None)
         if opset is None:
             problem = f"domain {quoted(domain or 'ai.onnx')} is not imported"
         elif not (_is_op(op_type, domain, opset) or _is_foreign(op_type, domain, opset)):
@@ -299,6 +299,9 @@ def _check_interface(graph: onnx.GraphProto) -> None:
 
 def _check_with_onnx(model: onnx.ModelProto) -> None:
     copy = skeleton(model)
+    for value in copy.graph.output:
+        if not value.HasField("type"):  # runtimes infer it
+            value.type.tensor_type.elem_type = TensorProto.FLOAT
     for value in (*copy.graph.input, *copy.graph.output):
         kind = value.type.WhichOneof("value")
         if kind == "tensor_type" and not value.type.tensor_type.HasField("shape"):
@@ -311,6 +314,9 @@ def _check_with_onnx(model: onnx.ModelProto) -> None:
 
 
 MAX_KEPT_BYTES = 1024
+
+RUNTIME_DOMAIN = "com.microsoft"
+"""Domain of ONNX Runtime's own operators, which it takes without an import."""
 
 FOREIGN_DOMAIN = "widthfold.foreign"
 """Domain of a copied node whose operator onnx lacks in the default domain."""
@@ -334,6 +340,8 @@ def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
     imports = opsets_of(model.opset_import) or {"": 1}
     copy.opset_import.extend(helper.make_opsetid(*item) for item in imports.items())
     copy.opset_import.add(domain=FOREIGN_DOMAIN, version=1)
+    if RUNTIME_DOMAIN not in imports:
+        copy.opset_import.add(domain=RUNTIME_DOMAIN, version=1)
     _copy_graph(copy.graph, graph_scope(model.graph), imports.get("", 1))
     for function in model.functions:
         light_function = copy.functions.add(
@@ -343,15 +351,17 @@ def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
         for field in fields:
             getattr(light_function, field).extend(getattr(function, field))
         light_function.opset_import.add(domain=FOREIGN_DOMAIN, version=1)
-        opset = opsets_of(function.opset_import).get("", 1)
-        _copy_nodes(light_function, function_scope(function), opset)
+        imports = opsets_of(function.opset_import)
+        if RUNTIME_DOMAIN not in imports:
+            light_function.opset_import.add(domain=RUNTIME_DOMAIN, version=1)
+        _copy_nodes(light_function, function_scope(function), imports.get("", 1))
     return copy
 
 
 def _copy_graph(copy: onnx.GraphProto, scope: NameScope, opset: int) -> None:
     source = scope.graph
     assert source is not None
-    copy.name = source.name
+    copy.name = source.name or "graph"  # runtimes need no name
     for field in ("input", "output", "value_info"):
         getattr(copy, field).extend(getattr(source, field))
     sparse = [tensor.values for tensor in source.sparse_initializer]

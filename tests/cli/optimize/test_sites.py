@@ -163,6 +163,27 @@ def test_external_data_stays_external_and_confined(tmp_path: Path) -> None:
     assert {k: v for k, v in snapshot(source).items() if k in before} == before
 
 
+def test_operators_of_the_runtime_need_no_import_and_outputs_no_type(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1, 3, 12, 13] x) => (float[1, 2, 12, 13] y) {
+        [first] a = Conv <pads = [1, 1, 1, 1]> (x, w)
+        b = com.microsoft.Gelu (a)
+        [second] y = Conv <pads = [1, 1, 1, 1]> (b, v)
+    }"""
+    proto = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (2, 3, 3, 3)), ("v", (2, 2, 3, 3))):
+        weight = (rng.integers(-3, 4, shape) / 4).astype(np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(weight, name))
+    proto.graph.name = ""
+    proto.graph.output[0].ClearField("type")
+    source, out = save(proto, tmp_path / "in.onnx"), tmp_path / "out.onnx"
+    run = widthfold("optimize", source, out, "--factor", 4, "--axis", "height", "--seeds", 1)
+    assert run.code == 0, run.err
+    assert "2 of 2 Conv nodes folded" in run.out
+    assert "proof: equal" in run.out
+
+
 def test_layers_behind_operators_of_the_runtime_alone_are_folded(tmp_path: Path) -> None:
     """As in models of Windows ML: onnx has neither ImageScaler nor Crop."""
     text = """<ir_version: 4, opset_import: ["" : 7]>

@@ -81,6 +81,27 @@ def test_takes_operators_of_the_runtime_in_bodies_and_functions():
             refuses(proto, "no operator 'Affine' in opset 10")
 
 
+def test_takes_what_the_checker_of_onnx_refuses_and_the_runtime_loads():
+    nameless, untyped, unimported = (model(SIN) for _ in range(3))
+    nameless.graph.ClearField("name")
+    untyped.graph.output[0].ClearField("type")
+    unimported.graph.node[0].CopyFrom(node("Gelu", ["X"], ["Y"], domain="com.microsoft"))
+    for proto in (nameless, untyped, unimported):
+        with pytest.raises(onnx.checker.ValidationError):
+            onnx.checker.check_model(proto)
+        accepts(proto)
+        open_session(proto)
+
+
+def test_a_function_may_call_an_operator_of_the_runtime_without_an_import():
+    inner = helper.make_node("Gelu", ["a"], ["b"], domain="com.microsoft")
+    proto = model([helper.make_node("F", ["X"], ["Y"], domain="l")])
+    imports = [helper.make_opsetid("", 17)]
+    proto.functions.append(helper.make_function("l", "F", ["a"], ["b"], [inner], imports))
+    proto.opset_import.append(helper.make_opsetid("l", 1))
+    accepts(proto)
+
+
 def test_leaves_nodes_of_foreign_domains_alone():
     accepts(model([node("Frobnicate", ["X"], ["Y"], domain="x")]))
     refuses(model([node("Frobnicate", ["X"], ["Y"], domain="z")]), "not imported")
