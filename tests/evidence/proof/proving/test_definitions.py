@@ -88,3 +88,32 @@ def test_a_definition(case: str) -> None:
     assert verdict(programs[0], programs[1]) == "equal"
     assert verdict(programs[1], programs[0]) == "equal"
     assert verdict(programs[0], programs[2]) == "different"
+
+
+def resized(mode: str, rounding: str, scale: float, kind: str = "nearest") -> Program:
+    text = f"""<ir_version: 9, opset_import: ["": 18]>
+        g (float[1, 2, 4, 6] x) => (float[n, c, h, w] y) {{
+        y = Resize <mode = "{kind}", coordinate_transformation_mode = "{mode}",
+            nearest_mode = "{rounding}"> (x, , scales) }}"""
+    proto = onnx.parser.parse_model(text)
+    scales = np.float32([1, 1, scale, scale])
+    proto.graph.initializer.append(numpy_helper.from_array(scales, "scales"))
+    return Program.of(proto, None)
+
+
+@pytest.mark.parametrize(("scale", "expected"), [(2, "equal"), (3, "equal"), (1.5, "different")])
+@pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil"])
+def test_nearest_positions(scale: float, expected: str, rounding: str) -> None:
+    whole = resized("asymmetric", "floor", scale)
+    assert verdict(whole, resized("half_pixel", rounding, scale)) == expected
+    assert verdict(whole, resized("half_pixel", "floor", scale)) == "different"
+    assert verdict(whole, resized("asymmetric", rounding, scale)) == "different"
+
+
+@pytest.mark.parametrize(("scale", "expected"), [(1.5, "equal"), (0.25, "different")])
+def test_half_pixels_as_pytorch_counts_them(scale: float, expected: str) -> None:
+    """By 0.25 there is one row, which one of them takes from the first of four."""
+    programs = [
+        resized(mode, "floor", scale, "linear") for mode in ("half_pixel", "pytorch_half_pixel")
+    ]
+    assert verdict(*programs) == expected

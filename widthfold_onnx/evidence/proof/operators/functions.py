@@ -34,6 +34,7 @@ from widthfold_onnx.evidence.proof.values import (
     broadcast_shape,
     meaning_of,
 )
+from widthfold_onnx.model.shapes.inference import RawAttributes
 
 ELEMENT_FUNCTIONS = frozenset(
     {
@@ -293,8 +294,34 @@ def _resize(call: Call) -> list[Value] | None:
         return None
     if min(extents, default=0) < 0:
         raise UnevaluableError(f"its result would have the extents {extents}")
-    ratios = [(data.shape[i], extents[i], factors[i]) for i in axes]
-    return [_along_lines(call, data, axes, [extents[i] for i in axes], ratios)]
+    lengths = [(data.shape[i], extents[i]) for i in axes]
+    ratios = [(*pair, factors[i]) for i, pair in zip(axes, lengths, strict=True)]
+    named_call = replace(call, attributes=_coordinates(call, lengths, [factors[i] for i in axes]))
+    return [_along_lines(named_call, data, axes, [extents[i] for i in axes], ratios)]
+
+
+def _coordinates(
+    call: Call, lengths: Sequence[tuple[int, int]], factors: Sequence[float]
+) -> RawAttributes:
+    """Return the attributes of a Resize, with one name for modes that read the same places.
+
+    A new line of one position is all that tells pytorch_half_pixel from half_pixel. By a whole
+    factor F the nearest position to (i + 1/2) / F - 1/2 is i // F, never halfway between two.
+    """
+    attributes = dict(call.attributes)
+    mode, rounding = (
+        attributes.get(name) for name in ("coordinate_transformation_mode", "nearest_mode")
+    )
+    if mode == "pytorch_half_pixel" and all(new > 1 for _, new in lengths):
+        mode = attributes["coordinate_transformation_mode"] = "half_pixel"
+    is_whole = all(
+        old and new % old == 0 and factor in (0, new // old)
+        for (old, new), factor in zip(lengths, factors, strict=True)
+    )
+    is_half = mode == "half_pixel" and rounding in ("round_prefer_floor", "round_prefer_ceil")
+    if attributes.get("mode") == "nearest" and is_whole and is_half:
+        attributes |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return attributes
 
 
 def _of_lines(call: Call) -> list[Value] | None:
