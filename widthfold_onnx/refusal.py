@@ -47,6 +47,7 @@ class Code(StrEnum):
 
     # A site as a whole.
     ALREADY_FOLDED = "already-folded"
+    SAME_NAME = "same-name"
     NOT_SELECTED = "not-selected"
     SATURATES = "saturates"
     ALREADY_WIDE = "already-wide"

@@ -14,8 +14,9 @@ import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
+import widthfold_onnx as wf
 from tests import running
 from tests.folding import fold_model
 from tests.rewrite.proved import assert_proved, proof
@@ -312,3 +313,23 @@ def test_another_extent_is_refused_by_the_runtime_or_right(
                 assert other != length
                 continue
             np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("name", ["Conv -> y", "Conv"])
+def test_layers_of_one_shown_name_are_refused(name: str) -> None:
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> net
+        (float[1, 2, 16, 8] x) => (float[1, 2, 16, 8] y, float[1, 2, 16, 8] z)
+        <float[2, 2, 1, 1] w = {1, 2, 3, 4}, float[2, 2, 1, 1] v = {5, 6, 7, 8}> {
+            y = Conv(x, w)
+            z = Conv(x, v)
+        }"""
+    )
+    model.graph.node[0].name, model.graph.node[1].name = "", name
+    plan = wf.plan(model, factor=2)
+    if name == "Conv":
+        assert [layer.node for layer in plan.layers] == ["Conv", "Conv -> y"]
+    else:
+        assert plan.layers == ()
+        refusals = [site.refusals for site in wf.inspect(model).sites]
+        assert ["called the same" in str(refusal) for refusal in refusals] == [True, True]

@@ -182,6 +182,21 @@ def test_what_does_not_run_or_exist_loses_alone(raced) -> None:
     assert measurements["good"].pairs == RUNGS[-1].pairs
 
 
+def test_a_form_that_fails_later_on_loses_with_its_reason(raced) -> None:
+    first_round = WARMUP_RUNS + PAIRS
+
+    def milliseconds(run: int) -> float:
+        if run > first_round:
+            raise UnverifiedError("out of memory")
+        return 0.4
+
+    reports, track = raced({"own": 1.0, "failing": milliseconds, "good": 0.5})
+    assert track.runs["failing"] == first_round + 1
+    measurements = results(reports)
+    assert measurements["failing"] == Measurement.lost("out of memory")
+    assert measurements["good"].pairs == RUNGS[-1].pairs
+
+
 def test_a_layer_that_does_not_run_ends_the_race(raced) -> None:
     with pytest.raises(UnverifiedError, match="no kernel"):
         raced({"own": UnverifiedError("no kernel"), "a": 1.0})

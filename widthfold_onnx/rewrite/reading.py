@@ -6,6 +6,7 @@ read under all of it, and `rewrite.fit` fits the plan to the reading.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,6 +30,10 @@ from widthfold_onnx.rules.quantization import ExtentsOf
 
 ALREADY_FOLDED = Refusal(
     Code.ALREADY_FOLDED, "the model carries folds of an earlier run; fold the original instead"
+)
+
+SAME_NAME = Refusal(
+    Code.SAME_NAME, "another layer is called the same, so that no plan can name it: rename one"
 )
 
 
@@ -89,7 +94,8 @@ class Reading:
     def sites(self) -> Sequence[Site]:
         """Every linear node of the main graph, bodies and functions, in graph order.
 
-        Names may repeat: bodies of nodes that have neither name nor outputs have one path.
+        Names may repeat: an unnamed Conv with the output y is shown as ``Conv -> y``, which may be
+        the name of another one, and bodies of nodes without name and outputs have one path.
         """
         return [
             Site(node, scope, shown_name(node), node.op_type)
@@ -98,8 +104,13 @@ class Reading:
 
     @cached_property
     def site_of(self) -> Mapping[NodeName, Site]:
-        """The linear nodes by name; sites of one name have no known shapes, so no form."""
+        """The linear nodes by name; sites of one name are refused (`layer`)."""
         return {site.node_name: site for site in self.sites}
+
+    @cached_property
+    def _site_counts(self) -> Counter[NodeName]:
+        """How many sites have a name."""
+        return Counter(site.node_name for site in self.sites)
 
     def check_sizes(self) -> None:
         """Check that the assumed sizes fit the inputs.
@@ -122,7 +133,12 @@ class Reading:
         return ShapeTable(self.document.proto, first) if first else self.document.shapes
 
     def layer(self, site: Site, shapes: ShapeTable | None = None) -> Layer | Refusal:
-        """Read a layer at the planned extents, or at the extents of another table."""
+        """Read a layer at the planned extents, or at the extents of another table.
+
+        Sites of one name are refused, as a plan could not tell them apart.
+        """
+        if self._site_counts[site.node_name] > 1:
+            return SAME_NAME
 
         def extents(table: ShapeTable) -> ExtentsOf:
             return lambda value: table.get(site.scope.path, value.name or "")

@@ -162,8 +162,11 @@ class _Race:
             running = [spec for spec in self.times if spec not in self.hopeless]
             best_first = sorted(running, key=lambda spec: -_ratio(self.times[spec]))
             for spec in best_first[: rung.forms]:
-                if time.perf_counter() - start <= seconds:
-                    self._run(spec, rung.pairs)
+                if time.perf_counter() - start > seconds:
+                    continue
+                if reason := self._run(spec, rung.pairs):  # such as a lack of memory
+                    del self.times[spec]
+                    self._tell(spec, Measurement.lost(reason))
         for spec, pairs in self.times.items():
             is_hopeless = spec in self.hopeless
             measurement = Measurement.of_times(*pairs)

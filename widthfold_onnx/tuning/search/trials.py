@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Self, TypeVar
 
 import msgspec
@@ -138,9 +140,9 @@ class Trials:
 
         def time_others(chunk: Sequence[int]) -> bool:
             open_trials = [(candidates[number], open_sizes[number]) for number in chunk]
-            files = [self._file(others[number]) for number in chunk]
-            timer = partial(time_in_turn, self._file(plan), files, kind, level=self.level)
-            return self._run(open_trials, timer, of_size, share=len(chunk) / len(untimed))
+            with self._files([plan, *(others[number] for number in chunk)]) as (file, *files):
+                timer = partial(time_in_turn, file, files, kind, level=self.level)
+                return self._run(open_trials, timer, of_size, share=len(chunk) / len(untimed))
 
         for start in range(0, len(untimed), MAX_MODELS_IN_MEMORY):
             chunk = untimed[start : start + MAX_MODELS_IN_MEMORY]
@@ -231,8 +233,8 @@ class Trials:
         """
         open_sizes = self._open_sizes(candidate, seconds, sizes)
         if open_sizes:
-            timer = partial(function, *map(self._file, plans))
-            self._run([(candidate, open_sizes)], timer, seconds)
+            with self._files(plans) as files:
+                self._run([(candidate, open_sizes)], partial(function, *files), seconds)
         return [self._measurement(shapes, candidate) for shapes in sizes]
 
     @property
@@ -315,15 +317,22 @@ class Trials:
             return False
         return True
 
-    def _file(self, plan: Plan) -> Path:
-        """Return the file of the model that a plan makes, without what does not fit the model."""
-        if not plan.is_changing:
-            return self.loaded.path
-        path = self.folder / plan.digest / FOLDED
-        if not path.exists():
-            path.parent.mkdir(exist_ok=True)
-            fit(self.loaded, plan).rewriting.write(path)
-        return path
+    @contextmanager
+    def _files(self, plans: Sequence[Plan]) -> Iterator[list[Path]]:
+        """Yield the files of the models that plans make, without what does not fit the model.
+
+        They are removed behind the block, as each holds the weights of the whole model.
+        """
+        with TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as folder:
+            paths: list[Path] = []
+            for number, plan in enumerate(plans):
+                path = self.loaded.path
+                if plan.is_changing:
+                    path = Path(folder, str(number), FOLDED)
+                    path.parent.mkdir()
+                    fit(self.loaded, plan).rewriting.write(path)
+                paths.append(path)
+            yield paths
 
 
 def deciding_trial(trials: Sequence[Measurement | None]) -> Measurement | None:

@@ -172,18 +172,22 @@ def test_the_original_is_compared_as_it_lies_there(
     assert seen == [model]
 
 
-def test_nothing_is_built_or_compared_twice(model: Path, world: World, fitted: list[Plan]) -> None:
+def test_nothing_is_compared_twice_and_no_model_stays(
+    model: Path, world: World, fitted: list[Plan]
+) -> None:
     with Store(None) as store:
         builder = Builder(model, store)
         for _ in range(2):
             for base, other in ((EMPTY_PLAN, A), (EMPTY_PLAN, B), (A, B)):
                 builder.trials.compare(base, other, 3.0)
-        assert fitted == [A, B]
+        assert fitted == [A, B, A, B]  # the second time the store knows all
         assert len(builder.bench.new_measurements) == len(world.compared) == 3
         measured = builder.trials.compare(A, B, 3.0)
         again = Builder(model, store)
         assert again.trials.compare(plan(overridable(), "layer"), B, 3.0) == measured
-        assert (fitted, len(again.bench.new_measurements), len(world.compared)) == ([A, B], 0, 3)
+        assert fitted == [A, B, A, B]
+        assert (len(again.bench.new_measurements), len(world.compared)) == (0, 3)
+    assert not list((model.parent / "trials").iterdir())
 
 
 def test_another_model_shape_or_selection_is_compared_again(model: Path, world: World) -> None:
