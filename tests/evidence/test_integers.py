@@ -167,3 +167,12 @@ def largest_sum(op: str, shapes: list[tuple[int, ...]]) -> int:
 def test_the_terms_of_a_result_are_bounded(op: str, shapes: list[tuple[int, ...]]) -> None:
     largest = largest_sum(op, shapes)
     assert largest <= TERMS[op](shapes) <= math.prod(shapes[1])
+
+
+def test_a_product_over_no_elements() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[2, 0] a, float[0, 3] b) => (float[2, 3] y)
+    {{ {name} = MatMul (a, b) y = Relu ({name}) }}"""
+    old, new = (Program.of(onnx.parser.parse_model(text.format(name=n)), None) for n in "mn")
+    run = run_on_integers(old, new, {"a": (2, 0), "b": (0, 3)}, OPTIONS)
+    assert (run.verdict, run.nodes) == ("exact", 1)

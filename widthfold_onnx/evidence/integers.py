@@ -217,5 +217,5 @@ def _drawn(
     integers = rng.integers(-largest, largest, shape, endpoint=True)
     # Where even -1..1 could reach the limit, most of the data is zero. A sum then has few nonzero
     # products, each at most a sixteenth of the limit; more than 15 are too unlikely to matter.
-    is_drawn = rng.random(shape) < limit / (4 * terms * heaviest)
+    is_drawn = rng.random(shape) < limit / (4 * max(terms, 1) * heaviest)
     return np.asarray((integers * is_drawn).astype(kind))

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import onnx
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.evidence.proof.doubt import doubt_of
 from widthfold_onnx.evidence.proof.evaluation import Evaluation
@@ -41,6 +42,7 @@ from widthfold_onnx.evidence.proof.values import (
     KnownValue,
     OpaqueValue,
     Shape,
+    Tensor,
     UnevaluableError,
     Value,
     broadcast_shape,
@@ -520,13 +522,23 @@ def _error_bits(old: Evaluation, new: Evaluation) -> float:
     return -math.log2(probability * (1 + count**2 / 2))
 
 
+def _is_apart(old: Tensor, new: Tensor) -> Array:
+    """Return where two tensors of equal extents differ; strings and complex numbers, too."""
+    try:
+        return unequal(old.draws, new.draws)
+    except UnevaluableError:  # one of them is no numbers
+        if isinstance(old, KnownValue) and isinstance(new, KnownValue):
+            return np.asarray(old.array != new.array)
+        return np.ones(old.shape, bool)
+
+
 def _difference(old: Value, new: Value) -> str:
     """Say how two values differ, with the first element."""
     if not isinstance(old, KnownValue | Elements) or not isinstance(new, KnownValue | Elements):
         return "it is computed otherwise"
     if old.shape != new.shape:
         return f"extents {list(new.shape)} instead of {list(old.shape)}"
-    mask = unequal(old.draws, new.draws)
+    mask = _is_apart(old, new)
     places = np.argwhere(mask)
     if not len(places):
         names = [onnx.TensorProto.DataType.Name(value.element_type) for value in (new, old)]

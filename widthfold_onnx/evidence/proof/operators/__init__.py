@@ -92,6 +92,14 @@ EXACT = frozenset(
 """Operators that are computed on constants, and round nothing, or once and always alike."""
 
 
+FLAGS = (
+    *("allowzero", "antialias", "ceil_mode", "count_include_pad", "exclude_outside", "exclusive"),
+    *("is_test", "keepdims", "largest", "noop_with_empty_axes", "reverse", "saturate"),
+    *("select_last_index", "sorted", "training_mode", "transA", "transB", "upper"),
+)
+"""Attributes that are 0 or 1. What another number means is not defined: ONNX Runtime takes a
+`keepdims` of 2 for 0, and a `transA` of 2 for 1."""
+
 _ZERO_IF_LEFT_OUT = {"GRU": (3, 5), "LSTM": (3, 5, 6, 7), "RNN": (3, 5)}
 """Inputs that are zero where they are left out, as the operator text says."""
 
@@ -118,7 +126,8 @@ def evaluate(call: Call) -> tuple[list[Value], bool]:
     """
     node = call.node
     source = node.output if node.op_type in RANDOM else ()
-    if any(isinstance(value, OpaqueValue) for value in call.inputs):
+    has_odd_flag = any(call.attributes.get(name) not in (None, 0, 1) for name in FLAGS)
+    if has_odd_flag or any(isinstance(value, OpaqueValue) for value in call.inputs):
         return unknown_function(call, *source), True
     if is_default(node, "Shape", "Size"):
         return [_extents(call)], False
