@@ -154,3 +154,19 @@ def test_strides_are_folded_at_the_smallest_round_size() -> None:
     )
     _, (site,) = fold_model(before, FoldOptions(form="strides"))
     assert site.reason.endswith("--input-shape x:1,3,32,32 folds it"), site.reason
+
+
+@pytest.mark.parametrize("shapes", [{}, {"x": (1, 3, 16, 16)}])
+def test_fixed_shapes_fold_what_a_reshape_cannot_infer(shapes: dict[str, tuple[int, ...]]) -> None:
+    """A ConvTranspose at stride 2 doubles two open extents."""
+    body = "y = ConvTranspose <strides = [2, 2]> (x, w)"
+    before = model("1, 3, H, W", body, w=(3, 3, 2, 2))
+    before.graph.output[0].type.tensor_type.ClearField("shape")
+    options = FoldOptions(factor=4, input_shapes=shapes)
+    _, (refused,) = fold_model(before, options)
+    assert refused.code == "several-unknown-extents"
+    given = "" if shapes else "--input-shape x:1,3,128,128 "
+    assert refused.reason.endswith(f"; {given}--fixed-shapes folds it")
+    followed = following(refused.reason) if not shapes else {}
+    _, (again,) = fold_model(before, replace(options, **followed, fixed_shapes=True))
+    assert again.status == "folded"

@@ -44,6 +44,7 @@ UNDIVIDED = frozenset({Code.FACTOR_DOES_NOT_DIVIDE, Code.TOO_SHORT})
 
 FREEZE = "--freeze-weights"
 RAGGED = "--ragged"
+FIXED = "--fixed-shapes"
 MIX = "--mix-samples"
 
 ROUND = 32
@@ -109,6 +110,12 @@ class Hints:
             hints.append(MIX)
         elif is_open and not hints and isinstance(layer, ProductLayer):
             hints = self._shapes(site, mixing_options, f" {MIX}")
+        elif refusal.code == Code.SEVERAL_UNKNOWN_EXTENTS and len(self._options.input_shapes) == 1:
+            fixed_options = replace(self._options, fixed_shapes=True)
+            if is_open:
+                hints = hints or self._shapes(site, fixed_options, f" {FIXED}")
+            elif self._folds(site, self._reading.planned_shapes, fixed_options):
+                hints.append(FIXED)
         if hints:
             return f"{' or '.join(hints)} folds it"
         return self._origin(site) if is_open and refusal.code is not Code.UNKNOWN_SHAPE else ""
@@ -133,7 +140,7 @@ class Hints:
         return [_as_options(shapes) + suffix for shapes in islice(fit, 1)]
 
     def _folds(self, site: Site, table: ShapeTable, options: FoldOptions) -> bool:
-        layer = self._reading.layer(site, table)
+        layer = self._reading.layer(site, table, is_fixed=options.fixed_shapes)
         if isinstance(layer, Refusal):
             return False
         return not isinstance(preferred_form(layer, options), Refusal)

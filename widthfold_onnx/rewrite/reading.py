@@ -132,10 +132,13 @@ class Reading:
         first = self.sizes[0]
         return ShapeTable(self.document.proto, first) if first else self.document.shapes
 
-    def layer(self, site: Site, shapes: ShapeTable | None = None) -> Layer | Refusal:
+    def layer(
+        self, site: Site, shapes: ShapeTable | None = None, *, is_fixed: bool = False
+    ) -> Layer | Refusal:
         """Read a layer at the planned extents, or at the extents of another table.
 
-        Sites of one name are refused, as a plan could not tell them apart.
+        Sites of one name are refused, as a plan could not tell them apart. `is_fixed` reads the
+        layer as if the model took no other extents.
         """
         if self._site_counts[site.node_name] > 1:
             return SAME_NAME
@@ -144,4 +147,5 @@ class Reading:
             return lambda value: table.get(site.scope.path, value.name or "")
 
         planned_extents = extents(self.planned_shapes if shapes is None else shapes)
-        return read_layer(self.document, site, extents(self.document.shapes), planned_extents)
+        fixed_extents = planned_extents if is_fixed else extents(self.document.shapes)
+        return read_layer(self.document, site, fixed_extents, planned_extents)
