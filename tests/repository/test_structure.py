@@ -289,6 +289,7 @@ WHOLES = (
     "bare",
     "cli",
     "evidence/proof/faults",
+    "evidence/proof/sweep",
     "evidence/proof/mutants",
     "repository",
     "rewrite/quantized",

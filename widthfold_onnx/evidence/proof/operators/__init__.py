@@ -182,7 +182,12 @@ def unknown_function(call: Call, *sources: str) -> list[Value]:
     results: list[Value] = []
     for i, shape in enumerate(call.shapes):
         key = call.key(i, digests, *sources, version=call.version)
-        value = OpaqueValue(key) if shape is None else Elements(variables(key_of(key), shape))
+        # Tensors without elements are equal whatever computed them, and so would be a wrong rank.
+        value = (
+            OpaqueValue(key)
+            if shape is None or 0 in shape
+            else Elements(variables(key_of(key), shape))
+        )
         results.append(value)
     return results
 
