@@ -161,7 +161,7 @@ OWN_NODES: Sequence[tuple[str, Mapping[str, Any], Sequence[Any]]] = (
     ("AveragePool", {"kernel_shape": [3], "strides": [2], "pads": [1, 1]}, ((F, 2, 3, 7),)),
     ("LpPool", {"kernel_shape": [2, 2], "p": 2}, ((F, 1, 2, 5, 7),)),
     ("GlobalLpPool", {"p": 2}, ((F, 2, 3, 5),)),
-    ("Conv", {"pads": [1, 2], "dilations": [2]}, ((F, 2, 4, 11), (F, 6, 2, 3), (F, 6))),
+    ("Conv", {"pads": [1, 2], "dilations": [2], "group": 2}, ((F, 2, 4, 11), (F, 6, 2, 3), (F, 6))),
     ("ConvTranspose", {"strides": [2], "pads": [1, 0]}, ((F, 1, 3, 5), (F, 3, 2, 3), (F, 2))),
     ("Gemm", {"alpha": 0.5, "transB": 1}, ((F, 3, 5), (F, 2, 5), (F, 2))),
     ("Abs", {}, (np.array([-7, 3, 0, 100000]),)),
@@ -213,7 +213,6 @@ OWN_NODES: Sequence[tuple[str, Mapping[str, Any], Sequence[Any]]] = (
     (f"{MS}Trilu", {"upper": 0}, ((F, 3, 4), np.int64(1))),
     (f"{MS}Pad", {"mode": "constant"}, ((F, 2, 3), np.array([1, 0, 0, 2]), np.array([1.5], F))),
     (f"{MS}Range", {}, (F(1), F(9), F(2))),
-    (f"{MS}Unique", {}, (np.array([3.0, 1.0, 3.0], F),)),
     (f"{MS}MurmurHash3", {"seed": 3, "positive": 0}, (np.array([3, 5], np.int32),)),
     (f"{MS}GatherND", {}, ((F, 2, 3), np.array([[1, 2], [0, 0]]))),
     (f"{MS}GridSample", {"padding_mode": "zeros"}, ((F, 1, 2, 4, 5), (F, 1, 3, 2, 2))),
@@ -300,5 +299,16 @@ OWN_NODES: Sequence[tuple[str, Mapping[str, Any], Sequence[Any]]] = (
     ),
     (f"{MS}UnfoldTensor", {"dim": -1, "size": 2, "step": 1}, ((F, 2, 5),)),
     (f"{MS}DynamicTimeWarping", {}, ((F, 3, 4),)),
+    (f"{MS}NGramRepeatBlock", {"ngram_size": 2}, ([[0, 1, 2], [3, 4, 5]], (F, 2, 9))),
+    (
+        f"{MS}MatMulNBits",
+        {"K": 16, "N": 3, "bits": 4, "block_size": 16},
+        ((F, 2, 16), (U, 3, 1, 8), (F, 3)),
+    ),
+    (
+        f"{MS}WordConvEmbedding",
+        {"conv_window_size": 2, "embedding_size": 3, "char_embedding_size": 5},
+        (np.ones((2, 4), np.int32), (F, 3, 1, 2, 5), (F, 3), (F, 7, 5)),
+    ),
     (f"{MS}MaxpoolWithMask", {"kernel_shape": [2]}, ((F, 1, 2, 5), np.ones((1, 2, 5), np.int32))),
 )

@@ -227,7 +227,9 @@ def settings(case: Case) -> Iterator[Case]:
             yield _with_first(case, f"axis {axis} of {extent}", array[tuple(index)])
     yield _with_first(case, "one rank more", array[None])
     if array.ndim:
-        yield _with_first(case, "one rank less", array[0] if len(array) else array)
+        yield _with_first(
+            case, "one rank less", np.asarray(array[0], array.dtype) if len(array) else array
+        )
     yield from _open_sizes(case)
 
 

@@ -289,7 +289,6 @@ WHOLES = (
     "bare",
     "cli",
     "evidence/proof/faults",
-    "evidence/proof/sweep",
     "evidence/proof/mutants",
     "repository",
     "rewrite/quantized",

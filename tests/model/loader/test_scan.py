@@ -69,7 +69,7 @@ def test_no_prefix_of_a_model_does_more_than_raise(size):
     [
         (b"\x18\x00\x00\x00TFL3" + bytes(40), "TensorFlow Lite"),
         (b"PK\x03\x04\x00\x00" + bytes(40), "zip archive"),
-        (gzip.compress(b"model"), "gzip archive: unpack it"),
+        (gzip.compress(b"model", mtime=0), "gzip archive: unpack it"),
         (b"\x40\x00\x00\x00\x00\x00\x00\x00" + b'{"w":{"dtype":"F32"}}', "safetensors"),
         (b"\x89HDF\r\n\x1a\n" + bytes(40), "HDF5"),
         (b"\x93NUMPY\x01\x00v\x00{'descr': '<f4'}", "numpy array, no model"),
