@@ -126,6 +126,9 @@ class Program:
             if element_type := table.element_type("", name):
                 value = helper.make_tensor_value_info(name, element_type, table.get("", name))
                 typed.graph.value_info.append(value)
+        for node in all_nodes(typed.graph.node):
+            if is_default(node, *DEFINED):  # onnx finds no type for an attribute that is left out
+                node.attribute.extend(self._left_out(node))
         operators = [("", name) for name in sorted(DEFINED)]
         try:
             proto = inline_selected_functions(typed, operators, inline_schema_functions=True)
@@ -219,15 +222,20 @@ class Program:
 
     def attributes(self, node: onnx.NodeProto) -> dict[str, Any]:
         """Return the attributes of a node, with the defaults of its schema, strings as text."""
-        schema = self._schema(node)
-        attributes = list(node.attribute)
-        names = {attribute.name for attribute in attributes}
-        for name, schema_attribute in schema.attributes.items() if schema else ():
-            if name not in names and schema_attribute.default_value.type:
-                attributes.append(schema_attribute.default_value)
+        attributes = [*node.attribute, *self._left_out(node)]
         return {
             attribute.name: _text(helper.get_attribute_value(attribute)) for attribute in attributes
         }
+
+    def _left_out(self, node: onnx.NodeProto) -> list[onnx.AttributeProto]:
+        """Return the defaults of the attributes that a node leaves out."""
+        schema = self._schema(node)
+        names = {attribute.name for attribute in node.attribute}
+        return [
+            attribute.default_value
+            for name, attribute in (schema.attributes.items() if schema else ())
+            if name not in names and attribute.default_value.type
+        ]
 
     def _schema(self, node: onnx.NodeProto) -> defs.OpSchema | None:
         domain = domain_name(node.domain)

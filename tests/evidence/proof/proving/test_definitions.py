@@ -24,6 +24,10 @@ CONSTANTS = {
         "largest": np.finfo(np.float32).max,
         "sixth": np.float32(1 / 6),
         "root": np.sqrt(2),
+        "alpha": 1.6732632,
+        "below_alpha": np.nextafter(np.float32(1.6732632), np.float32(0)),
+        "gamma": 1.050701,
+        "above_two": np.nextafter(np.float32(2), np.float32(3)),
     }.items()
 }
 
@@ -69,6 +73,41 @@ PAIRS = {
         "y = Mish (v)",
         "s = Softplus (v)  t = Tanh (s)  y = Mul (v, t)",
         "s = Softplus (v)  t = Tanh (v)  y = Mul (v, t)",
+    ),
+    "Elu": (
+        "y = Elu <alpha = 2.0> (v)",
+        "n = Less (v, zero)  e = Exp (v)  s = Sub (e, one)  m = Mul (s, two)  y = Where (n, m, v)",
+        "n = Less (v, zero)  e = Exp (v)  s = Sub (e, one)  m = Mul (s, above_two) "
+        "y = Where (n, m, v)",
+    ),
+    "Elu with its default": (
+        "y = Elu (v)",
+        "n = Less (v, zero)  e = Exp (v)  s = Sub (e, one)  y = Where (n, s, v)",
+        "n = Less (v, one)  e = Exp (v)  s = Sub (e, one)  y = Where (n, s, v)",
+    ),
+    "Selu": (
+        "y = Selu (v)",
+        "n = Less (v, zero)  e = Exp (v)  s = Sub (e, one)  m = Mul (s, alpha) "
+        "q = Where (n, m, v)  y = Mul (q, gamma)",
+        "n = Less (v, zero)  e = Exp (v)  s = Sub (e, one)  m = Mul (s, below_alpha) "
+        "q = Where (n, m, v)  y = Mul (q, gamma)",
+    ),
+    "Selu and Elu": (
+        "y = Selu (v)",
+        "e = Elu <alpha = 1.6732632> (v)  y = Mul (e, gamma)",
+        "e = Elu <alpha = 1.6732633> (v)  y = Mul (e, gamma)",
+    ),
+    "Celu": (
+        "y = Celu <alpha = 2.0> (v)",
+        "d = Div (v, two)  n = Less (d, zero)  e = Exp (d)  s = Sub (e, one) "
+        "q = Where (n, s, d)  y = Mul (q, two)",
+        "d = Div (v, two)  n = Less (d, zero)  e = Exp (d)  s = Sub (e, one) "
+        "q = Where (n, s, d)  y = Mul (q, above_two)",
+    ),
+    "a factor behind a Where": (
+        "n = Greater (v, one)  q = Where (n, v, two)  y = Mul (q, three)",
+        "n = Greater (v, one)  p = Mul (v, three)  y = Where (n, p, six)",
+        "n = Greater (v, one)  p = Mul (v, three)  y = Where (n, p, three)",
     ),
     "Pow of 2": ("y = Pow (v, two)", "y = Mul (v, v)", "d = Mul (v, v)  y = Mul (d, v)"),
     "Pow of 3": ("y = Pow (v, three)", "d = Mul (v, v)  y = Mul (d, v)", "y = Mul (v, v)"),

@@ -15,7 +15,13 @@ from onnx import helper
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.field import PRIME_COUNT, Draws, fingerprints, function, key_of
 from widthfold_onnx.evidence.proof.geometry import read_windows
-from widthfold_onnx.evidence.proof.operators.arithmetic import function_of, plus, reshaped, times
+from widthfold_onnx.evidence.proof.operators.arithmetic import (
+    function_of,
+    minus,
+    plus,
+    reshaped,
+    times,
+)
 from widthfold_onnx.evidence.proof.operators.polynomials import (
     axes_of,
     convolution,
@@ -176,7 +182,11 @@ def _less(first: Tensor, second: Tensor) -> Elements:
 
 
 def _selection(condition: Tensor, first: Tensor, second: Tensor) -> Elements:
-    return function_of(key_of("where"), [condition, first, second])
+    """Return Where as second + [condition] * (first - second): a factor may move into both."""
+    chosen = condition
+    if not isinstance(condition, KnownValue):
+        chosen = function_of(key_of("where"), [condition])
+    return plus(second, times(chosen, minus(first, second)))
 
 
 def _leaky_relu(call: Call) -> list[Value]:
