@@ -28,6 +28,7 @@ from widthfold_onnx.runtime.session import resolved
 
 if TYPE_CHECKING:
     from widthfold_onnx.model.linking import NodeName
+    from widthfold_onnx.rewrite.rewriting import Rewriting
 
 
 def run_as_judged(original: Path, options: VerifyOptions) -> bool:
@@ -127,18 +128,21 @@ def _checks(
     """Return one check for each choice of options that folds something."""
     # The child that runs the model does not need it.
     from widthfold_onnx.decide.fixed import decide_fixed
+    from widthfold_onnx.rewrite.scratch import Scratch
 
     folds: list[tuple[FoldOptions, list[NodeName]]] = []
-    with tempfile.TemporaryDirectory(prefix="widthfold-") as folder:
-        files: list[Path] = []
+
+    def rewritings() -> Iterator[Rewriting]:
         for options in choices:
-            options_at_2 = replace(options, factor=2)
-            decided_plan = decide_fixed(model, options_at_2)
-            names = [layer.name for layer in decided_plan.plan.layers]
-            if names:
+            decided_plan = decide_fixed(model, replace(options, factor=2))
+            if names := [layer.name for layer in decided_plan.plan.layers]:
                 folds.append((options, names))
-                files.append(Path(folder) / f"{len(files)}.onnx")
-                decided_plan.fit().rewriting.write(files[-1])
+                yield decided_plan.fit().rewriting
+
+    with (
+        tempfile.TemporaryDirectory(prefix="widthfold-") as folder,
+        Scratch(model, Path(folder)).models(rewritings()) as files,
+    ):
         if not files:
             return []
         objections = isolated(_saturation_objections, model.path, files, verify_options)

@@ -59,14 +59,7 @@ class Sidecar:
             InternalError: a name in `externalize` that no initializer with raw_data has.
         """
         self._old = [(t, check_external(t, source_folder)) for t in external_tensors(proto)]
-        self._new = [
-            tensor
-            for graph in all_graphs(proto.graph)
-            for tensor in graph.initializer
-            if tensor.name in externalize and tensor.HasField("raw_data")
-        ]
-        if names := sorted(set(externalize) - {tensor.name for tensor in self._new}):
-            raise InternalError(f"no initializer with raw_data is named {quoted(names[0])}")
+        self._new = _inline_initializers(proto, externalize)
         self._folder = source_folder or Path()
         self._places: list[tuple[onnx.TensorProto, int, int]] = []  # offset and length in bytes
         self._hash = hashlib.sha256()
@@ -102,8 +95,7 @@ class Sidecar:
 
     def _align(self, target: Temporary, length: int) -> int:
         """Write zeros up to where a tensor of this length may start, and return the offset."""
-        unit = _MAPPED_BYTES if length >= _LARGE_BYTES else _LINE_BYTES
-        self._write(target, bytes(-self._end % unit))
+        self._write(target, _gap(self._end, length))
         return self._end
 
     def _write(self, target: Temporary, data: bytes | memoryview) -> None:
@@ -140,11 +132,38 @@ class Sidecar:
     def refer_to(self, path: Path) -> None:
         """Make the tensors of the model refer to the file."""
         for tensor, offset, length in self._places:
-            tensor.ClearField("raw_data")
-            tensor.ClearField("external_data")
-            tensor.data_location = onnx.TensorProto.EXTERNAL
-            for key, value in (("location", path.name), ("offset", offset), ("length", length)):
-                tensor.external_data.add(key=key, value=str(value))
+            _refer_to(tensor, path, offset, length)
+
+
+def _inline_initializers(proto: onnx.ModelProto, names: Collection[str]) -> list[onnx.TensorProto]:
+    """Return the initializers with raw_data of some names.
+
+    Raises:
+        InternalError: a name that none of them has.
+    """
+    tensors = [
+        tensor
+        for graph in all_graphs(proto.graph)
+        for tensor in graph.initializer
+        if tensor.name in names and tensor.HasField("raw_data")
+    ]
+    if missing := sorted(set(names) - {tensor.name for tensor in tensors}):
+        raise InternalError(f"no initializer with raw_data is named {quoted(missing[0])}")
+    return tensors
+
+
+def _gap(end: int, length: int) -> bytes:
+    """Return the zeros between the end of a file and a tensor of `length` bytes behind it."""
+    return bytes(-end % (_MAPPED_BYTES if length >= _LARGE_BYTES else _LINE_BYTES))
+
+
+def _refer_to(tensor: onnx.TensorProto, path: Path, offset: int, length: int) -> None:
+    """Make a tensor refer to bytes of a file beside the model."""
+    tensor.ClearField("raw_data")
+    tensor.ClearField("external_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", path.name), ("offset", offset), ("length", length)):
+        tensor.external_data.add(key=key, value=str(value))
 
 
 def _digest(path: Path) -> bytes:
@@ -200,6 +219,41 @@ def write_model(
     return True
 
 
+def write_scratch(proto: onnx.ModelProto, out: Path, *, externalize: Collection[str] = ()) -> None:
+    """Write a new model that is removed soon, beside the external data that it refers to.
+
+    Neither is that data copied, nor is anything flushed to the disk.
+
+    Args:
+        proto: the model; the tensors of `externalize` are made to refer to the new data.
+        out: where it goes; its folder holds the external data.
+        externalize: names of initializers that hold raw_data and become external, in the file
+            `data_path` of `out`.
+
+    Raises:
+        UsageError: a file exists already, the disk is full or read-only, or the model without its
+            external data is larger than a protobuf can be.
+    """
+    data = data_path(out)
+    tensors = _inline_initializers(proto, externalize)
+    with writing(out):
+        if tensors:
+            with data.open("xb") as file:
+                for tensor in tensors:
+                    length = len(tensor.raw_data)
+                    file.write(_gap(file.tell(), length))
+                    offset = file.tell()
+                    file.write(tensor.raw_data)
+                    _refer_to(tensor, data, offset, length)
+        with out.open("xb") as file:
+            file.write(_serialize(proto, out))
+
+
+def data_path(out: Path) -> Path:
+    """Return the file beside a model of `write_scratch` that holds its new external data."""
+    return out.with_name(f"{out.name}.data")
+
+
 def copy_model(path: Path, out: Path, *, proto: onnx.ModelProto) -> None:
     """Copy a model file byte for byte, with the external data that it refers to.
 
@@ -217,19 +271,41 @@ def copy_model(path: Path, out: Path, *, proto: onnx.ModelProto) -> None:
         InvalidModelError: external data changed since the model was loaded.
     """
     folder = path.parent
-    places = {check_external(tensor, folder).location: None for tensor in external_tensors(proto)}
+    places = _locations(proto, folder)
     data = [parent / location for parent in (folder, out.parent) for location in places]
     check_target(out, [path, *data])
     with writing(out):
         if folder.samefile(out.parent):
-            places = {}
+            places = []
     with temporary(out) as model, _removing_unless(model.is_published) as new_paths:
         for location in places:
-            _copy_data(location, folder, out, new_paths)
+            _copy_data(location, folder, out.parent, new_paths)
         with reading(str(path)), path.open("rb", buffering=0) as file:
             _copy(file, model)
         with writing(out):
             model.publish()
+
+
+def copy_data(proto: onnx.ModelProto, folder: Path, copies: Path) -> None:
+    """Copy the external data of a loaded model to the same relative names below another folder.
+
+    Args:
+        proto: the model.
+        folder: the folder of the model file.
+        copies: the other folder. A file that is there already must hold the same data.
+
+    Raises:
+        UsageError: a file exists with other content, or the disk is full or read-only.
+        InvalidModelError: external data changed since the model was loaded.
+    """
+    for location in _locations(proto, folder):
+        _copy_data(location, folder, copies, [])
+
+
+def _locations(proto: onnx.ModelProto, folder: Path) -> list[str]:
+    """Return the locations of all external data of a model, each once."""
+    places = (check_external(tensor, folder) for tensor in external_tensors(proto))
+    return list({place.location: None for place in places})
 
 
 @contextmanager
@@ -284,9 +360,9 @@ def _copy(source: FileIO, copy: Temporary) -> None:
         copy.finish()
 
 
-def _copy_data(location: str, folder: Path, out: Path, new_paths: list[Path]) -> None:
+def _copy_data(location: str, folder: Path, copies: Path, new_paths: list[Path]) -> None:
     """Copy one file of external data; a file that exists already must hold the same bytes."""
-    target = out.parent
+    target = copies
     for part in PurePosixPath(location).parts[:-1]:
         target /= part
         with writing(target):

@@ -17,6 +17,7 @@ from widthfold_onnx.decide.outcomes import companion_reports
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, Progress, SearchOptions, Step
 from widthfold_onnx.rewrite.plan import Plan
+from widthfold_onnx.rewrite.scratch import Scratch
 from widthfold_onnx.runtime.child import Child
 from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.tuning.bench import Bench, Budget
@@ -84,7 +85,7 @@ def search(
         if not is_kept:
             child.end()  # it holds memory of the accelerator, and what fails there may break it
         bench = Bench(options, store, context.machine, child if is_kept else None)
-        return _search(Trials(loaded, bench, context, Path(folder), on_progress))
+        return _search(Trials(bench, context, Scratch(loaded, Path(folder)), on_progress))
 
 
 def _search(trials: Trials) -> DecidedPlan:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Self, TypeVar
 
 import msgspec
@@ -22,6 +21,7 @@ from widthfold_onnx.options import Progress, SearchOptions, Shapes, Sizes, Step,
 from widthfold_onnx.results import SpeedVerdict
 from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.plan import EMPTY_PLAN, Plan
+from widthfold_onnx.rewrite.scratch import Scratch
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.intervals import noise, speed_verdict
@@ -47,10 +47,6 @@ HANG_SECONDS = 600.0
 Some models run for ten seconds, and an undecided trial runs them almost sixty times.
 """
 
-FOLDED = "the folded model"
-"""File name of every folded model: errors of the runtime name it."""
-
-
 MAX_MODELS_IN_MEMORY = 8
 """Most models that are in memory at a time, besides the one that they are compared with."""
 
@@ -63,20 +59,23 @@ class Trials:
     """Times rewritten models; results of earlier trials come from the store.
 
     Attributes:
-        loaded: the original model.
         bench: the store, and how models run.
         context: has the sizes at which whole models run.
-        folder: folder for the models that are built.
+        scratch: the original model, and the folder for the models that are built of it.
         on_progress: gets a step for each stage of the search.
         level: the level at which models run; None chooses it for each model.
     """
 
-    loaded: LoadedModel
     bench: Bench
     context: SearchContext
-    folder: Path
+    scratch: Scratch
     on_progress: Progress
     level: Level | None = None
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """The original model."""
+        return self.scratch.original
 
     @cached_property
     def drafting(self) -> Drafting:
@@ -319,20 +318,11 @@ class Trials:
 
     @contextmanager
     def _files(self, plans: Sequence[Plan]) -> Iterator[list[Path]]:
-        """Yield the files of the models that plans make, without what does not fit the model.
-
-        They are removed behind the block, as each holds the weights of the whole model.
-        """
-        with TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as folder:
-            paths: list[Path] = []
-            for number, plan in enumerate(plans):
-                path = self.loaded.path
-                if plan.is_changing:
-                    path = Path(folder, str(number), FOLDED)
-                    path.parent.mkdir()
-                    fit(self.loaded, plan).rewriting.write(path)
-                paths.append(path)
-            yield paths
+        """Yield the files of the models that plans make, without what does not fit the model."""
+        rewritings = (fit(self.loaded, plan).rewriting for plan in plans if plan.is_changing)
+        with self.scratch.models(rewritings) as files:
+            unused = iter(files)
+            yield [next(unused) if plan.is_changing else self.loaded.path for plan in plans]
 
 
 def deciding_trial(trials: Sequence[Measurement | None]) -> Measurement | None:

@@ -40,6 +40,7 @@ from widthfold_onnx.rewrite.plan import (
     Plan,
     PlanTimes,
 )
+from widthfold_onnx.rewrite.scratch import Scratch
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import open_session
 from widthfold_onnx.tuning.search import trials
@@ -111,16 +112,16 @@ class Builder:
         model: Path,
         store: Store,
         sizes: Sizes = ({"x": (1, 2, 6, 16)},),
+        original: Path | None = None,
         **changes: object,
     ) -> None:
         self.bench = bench(store)
         folder = model.parent / "trials"
         folder.mkdir(exist_ok=True)
         fields = {
-            "loaded": load(model),
             "bench": self.bench,
             "context": SearchContext(Provider.CPU, sizes, load_target("cpu-avx2"), ""),
-            "folder": folder,
+            "scratch": Scratch(load(original or model), folder),
             "on_progress": silent,
         }
         self.trials = Trials(**{**fields, **changes})
@@ -196,7 +197,7 @@ def test_another_model_shape_or_selection_is_compared_again(model: Path, world: 
         for number, (changes, selection) in enumerate(
             (
                 ({}, A),
-                ({"loaded": load(other)}, A),
+                ({"original": other}, A),
                 ({"sizes": ({"x": (2, 2, 6, 16)},)}, A),
                 ({}, plan(overridable(), "other")),
                 ({}, B),
@@ -206,7 +207,7 @@ def test_another_model_shape_or_selection_is_compared_again(model: Path, world: 
             Builder(model, store, **changes).trials.compare(EMPTY_PLAN, selection, 3.0)
             assert len(world.compared) == number
         copy = save(overridable(), model.with_name("copy.onnx"))
-        Builder(model, store, loaded=load(copy)).trials.compare(EMPTY_PLAN, A, 3.0)
+        Builder(model, store, original=copy).trials.compare(EMPTY_PLAN, A, 3.0)
         assert len(world.compared) == 5, "the name of a file does not count"
 
 
