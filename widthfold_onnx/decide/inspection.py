@@ -84,7 +84,7 @@ def inspect_model(
         padding=padding_report(paddable, is_padded=False) if paddable.chains else None,
         assumed=assumed,
         values=values_for_report(cases),
-        remarks=model_remarks(loaded.proto),
+        remarks=model_remarks(loaded.proto, reading.planned_shapes),
     )
 
 

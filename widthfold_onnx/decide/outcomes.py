@@ -10,6 +10,8 @@ import onnx
 from widthfold_onnx.decide.decisions import Decision
 from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.model.proto.walk import model_nodes
+from widthfold_onnx.model.shapes.declarations import declaration_remarks
+from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import (
@@ -78,14 +80,21 @@ BLOCKED_DOMAIN = "com.microsoft.nchwc"
 """Domain of the runtime's blocked layers, which it writes for the processor at hand."""
 
 
-def model_remarks(model: onnx.ModelProto) -> list[str]:
-    """Return what the caller should know of a model before its layers are looked at."""
+def model_remarks(model: onnx.ModelProto, table: ShapeTable) -> list[str]:
+    """Return what the caller should know of a model before its layers are looked at.
+
+    Args:
+        model: the model.
+        table: its shapes at the planned sizes.
+    """
+    remarks = declaration_remarks("the model", table.wrong_declarations)
     count = sum(node.domain == BLOCKED_DOMAIN for node in model_nodes(model))
     if not count:
-        return []
+        return remarks
     return [
+        *remarks,
         f"nodes in a blocked layout of ONNX Runtime ({BLOCKED_DOMAIN}), which are no layers here: "
-        f"{count}; the runtime saved this file at level all: give the model that it was made from"
+        f"{count}; the runtime saved this file at level all: give the model that it was made from",
     ]
 
 
@@ -144,7 +153,9 @@ def optimize_report(
         verification=None,
         values=list(values),
         note=note,
-        remarks=model_remarks(fitted_plan.reading.document.proto),
+        remarks=model_remarks(
+            fitted_plan.reading.document.proto, fitted_plan.reading.planned_shapes
+        ),
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from widthfold_onnx.errors import NoKernelError, UnverifiedError
+from widthfold_onnx.errors import NoKernelError, UnverifiedError, UsageError
 from widthfold_onnx.evidence.exact_kernels import holds_bytes
 from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.interface import interface_differences
@@ -22,6 +23,8 @@ from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.proto.walk import frozen, overridable
+from widthfold_onnx.model.shapes.declarations import declaration_remarks
+from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Progress, Shapes, Sizes, Step, VerifyOptions
 from widthfold_onnx.results import IntegerRun, Proof, Timing, VerifyReport
@@ -85,6 +88,7 @@ def verification_of(
         sizes = comparison.inputs.sizes
         parity = model_parity(comparison, rewritten, is_proved=_is_equal(proof))
     findings = _of_integers(integers) + _of_proof(proof, parity, options) + parity.findings
+    findings += Findings(remarks=_wrong_declarations(old, new, sizes or options.input_shapes))
     timing: Timing | None = None
     if options.timing and parity.findings.verdict == "pass":
         timing, timing_findings = _timed(
@@ -144,6 +148,22 @@ def comparable_runs(
     remarks = [*(item.line for item in declarations), *original_runs.inputs.remarks]
     inputs = dataclasses.replace(original_runs.inputs, remarks=remarks)
     return dataclasses.replace(original_runs, inputs=inputs)
+
+
+def _wrong_declarations(old: LoadedModel, new: LoadedModel, sizes: Sizes) -> tuple[str, ...]:
+    """Name declared extents of both models that do not hold at the first sizes.
+
+    A caller may demand extents that the new model does not take: that is said elsewhere.
+    """
+    lines: list[str] = []
+    seen: set[tuple[str, str]] = set()
+    for subject, model in (("the original", old), ("the rewritten model", new)):
+        with suppress(UsageError):
+            wrong = ShapeTable(model.proto, sizes[0]).wrong_declarations
+            further = [item for item in wrong if (item.path, item.name) not in seen]
+            seen.update((item.path, item.name) for item in further)
+            lines += declaration_remarks(subject, further)
+    return tuple(lines)
 
 
 def _is_equal(proof: Proof | None) -> bool:

@@ -236,6 +236,24 @@ class Document:
                 value.type = value.shape = None  # the tensor says both
                 branch.register_initializer(value)
 
+    def drop_wrong_declarations(self) -> None:
+        """Remove the declared extents of computed values that do not hold.
+
+        The runtime takes them for the extents of what a branch of an If returns. Those of outputs
+        stay, as callers may read them.
+        """
+        wrong: dict[str, set[str]] = {}
+        for item in self.shapes.wrong_declarations:
+            wrong.setdefault(item.path, set()).add(item.name)
+        for scope in self.scopes:
+            names = wrong.get(scope.path, set())
+            if scope.proto is not None and names:
+                kept = [value for value in scope.proto.value_info if value.name not in names]
+                del scope.proto.value_info[:]
+                scope.proto.value_info.extend(kept)
+                for value in (value for node in scope.graph for value in node.outputs):
+                    value.shape = None if value.name in names else value.shape
+
     def finish(self) -> onnx.ModelProto:
         """Write the changed graphs back into `proto` and return it."""
         # Below IR version 4 an initializer must be an input of its graph, and a body has no inputs.

@@ -125,6 +125,7 @@ class Rewriting:
     def carry_out(self) -> onnx.ModelProto:
         """Replace all layers and the ops between them; this changes the document."""
         document = self.document
+        document.drop_wrong_declarations()
         constants = FoldedConstants(document)
         emissions = [
             Emission(document, graph, forms, self.guarded_regions[graph], constants)

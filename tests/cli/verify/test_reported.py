@@ -60,3 +60,20 @@ def test_integers_behind_a_transpose_are_folded(layers: tuple[str, ...], tmp_pat
     assert report.verification is not None
     assert report.verification.proof is not None
     assert report.verification.proof.verdict == "equal"
+
+
+def test_extents_of_an_earlier_export_are_named_and_not_used(tmp_path: Path) -> None:
+    file, out = tmp_path / "model.onnx", tmp_path / "out.onnx"
+    make_reported("051", file)
+    report = optimize(file, out, FoldOptions(factor=2))
+    assert report.written
+    (remark,) = report.remarks
+    assert remark == (
+        "the model declares [1, 4, 16] for r, which is [?, 4, ?]; this declaration is not used; "
+        "values that are declared wrong: 2"
+    )
+    assert not onnx.load(out).graph.value_info
+    verification = verify(file, out, OPTIONS)
+    assert verification.verdict == "pass"
+    (line,) = verification.reasons
+    assert line.startswith("the original declares [1, 4, 16] for r, which is [1, 4, 1024]; ")

@@ -5,16 +5,16 @@ shapes are assumed: such a table serves planning only, and the model is never ch
 
 Nodes are visited in order. Inference gives each output its type (`inference`). An output has
 numbers where the numbers of the inputs are known (`arithmetic`). A declaration fills gaps, and
-replaces nothing.
+replaces nothing; one that inference contradicts at any sizes is not used (`declarations`).
 """
 
 from __future__ import annotations
 
 import math
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, repeat
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from onnx import TensorProto, helper
 
 from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.model.proto.constant_folding import literal
-from widthfold_onnx.model.proto.dims import check_shapes, declared
+from widthfold_onnx.model.proto.dims import check_shapes, declared, dims_of_type
 from widthfold_onnx.model.proto.functions import FunctionKey, call_key, function_key
 from widthfold_onnx.model.proto.scope import NameScope, function_scope, graph_scope
 from widthfold_onnx.model.proto.walk import (
@@ -36,6 +36,7 @@ from widthfold_onnx.model.proto.walk import (
     subgraphs,
 )
 from widthfold_onnx.model.shapes.arithmetic import EVALUATED, computed
+from widthfold_onnx.model.shapes.declarations import WrongDeclaration, contradict, probes
 from widthfold_onnx.model.shapes.fact import (
     MAX_KEPT,
     Fact,
@@ -70,8 +71,8 @@ class ShapeTable:
     def __init__(
         self, proto: onnx.ModelProto, assumed: Shapes, derivation: Derivation | None = None
     ) -> None:
-        derivation = derivation or Derivation(proto)
-        self.facts: Mapping[str, Facts] = derivation.facts_for(inputs_of(proto, assumed))
+        self._derivation = derivation or Derivation(proto)
+        self.facts: Mapping[str, Facts] = self._derivation.facts_for(inputs_of(proto, assumed))
 
     def _fact(self, path: str, name: str) -> Fact:
         return self.facts.get(path, {}).get(name, UNKNOWN_FACT)
@@ -99,6 +100,16 @@ class ShapeTable:
     def element_type(self, path: str, name: str) -> int:
         """Return the element type of a value seen from a scope, as ONNX number; 0 if unknown."""
         return self._fact(path, name).element_type
+
+    @cached_property
+    def wrong_declarations(self) -> Sequence[WrongDeclaration]:
+        """The declared extents of values of the model that do not hold."""
+        return [
+            WrongDeclaration(path, name, dims, found)
+            for path, name, dims in self._derivation.declared_extents()
+            if contradict(dims, found := self.get(path, name))
+            or (path, name) in self._derivation.dropped
+        ]
 
 
 def inputs_of(proto: onnx.ModelProto, assumed: Shapes) -> dict[str, Fact]:
@@ -147,8 +158,8 @@ class _Frame:
         path: of the graph; None in a function, which is at each of its calls.
         opsets: version of the operator set by domain.
         facts: of the values that the graph sees, by name.
-        is_repeated: whether a loop is around it. There a declared extent may hold
-            for one turn only.
+        is_doubted: whether declared extents are not used: in a loop, where they may hold for one
+            turn only, and where declarations are judged.
         calls: number of functions around it.
         attributes: of the call of a function.
     """
@@ -156,7 +167,7 @@ class _Frame:
     path: str | None
     opsets: Mapping[str, int]
     facts: ChainMap[str, Fact] = field(default_factory=ChainMap)
-    is_repeated: bool = False
+    is_doubted: bool = False
     calls: int = 0
     attributes: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
 
@@ -178,21 +189,33 @@ class _Step(NamedTuple):
 class Derivation:
     """Derives the facts of all values of a model, visiting its nodes in order.
 
+    Declared extents that inference contradicts at any sizes count no more (`dropped`).
+
     It may be repeated for other facts of the inputs. Then a node is derived again only if a fact of
     its inputs differs. A fact that is derived again and is equal stays the same object, so that the
     nodes behind it are not derived again either. One thread at a time may use it.
 
     Args:
         proto: a checked model.
+
+    Attributes:
+        dropped: path and name of the values whose declared extents are not used.
     """
 
     def __init__(self, proto: onnx.ModelProto) -> None:
+        self.dropped: set[tuple[str, str]] = set()
         self._opsets = opsets_of(proto.opset_import)
         self._functions = {function_key(function): function for function in proto.functions}
         self._main = graph_scope(proto.graph)
         self._scopes: dict[FunctionKey, NameScope] = {}
-        self._beginnings: dict[tuple[int, bool], tuple[Facts, Facts]] = {}
-        self._steps: dict[tuple[int, int], _Step] = {}
+        self._beginnings: dict[tuple[int, bool], tuple[dict[str, Fact], dict[str, Fact]]] = {}
+        self._steps: dict[tuple[int, int, bool], _Step] = {}
+        self._declared_dims = {
+            value.name: declared(value)
+            for value in inputs(proto)
+            if value.type.tensor_type.HasField("shape")
+        }
+        self._is_completed = False
         self._begin()
 
     def _begin(self) -> None:
@@ -203,10 +226,52 @@ class Derivation:
 
     def facts_for(self, input_facts: Facts) -> Mapping[str, Facts]:
         """Return the facts by path and name, for facts of the inputs of the main graph."""
+        facts = self._derived(input_facts, is_doubted=False)
+        has_ended = self._repeated >= 0
+        if has_ended and self._is_completed and self._drop_wrong(input_facts):
+            facts = self._derived(input_facts, is_doubted=False)
+        return facts
+
+    def _derived(self, input_facts: Facts, *, is_doubted: bool) -> Mapping[str, Facts]:
+        """Return the facts by path and name, with declared extents or without."""
         self._begin()
-        self._graph(self._main, input_facts, _Frame("", self._opsets))
+        self._graph(self._main, input_facts, _Frame("", self._opsets, is_doubted=is_doubted))
         # Below 0 the visits of bodies ended before their facts were steady.
         return self._facts if self._repeated >= 0 else {"": self._facts[""]}
+
+    def _drop_wrong(self, input_facts: Facts) -> bool:
+        """Drop the declared extents that inference contradicts; return whether there are any.
+
+        Sizes at which a value loses its rank are impossible, and judge nothing.
+        """
+        ranked = _ranked(self._derived(input_facts, is_doubted=True))
+        count = len(self.dropped)
+        for probe in probes(self._declared_dims, input_facts):
+            facts = self._derived(probe, is_doubted=True)
+            if ranked <= _ranked(facts):
+                self.dropped.update(
+                    (path, name)
+                    for path, name, dims in self.declared_extents()
+                    if contradict(dims, facts.get(path, {}).get(name, UNKNOWN_FACT).dims)
+                )
+        for path, name in self.dropped:
+            declarations, _ = self._beginnings[id(self._owners[path]), False]
+            declarations[name] = Fact(declarations[name].element_type)
+        if len(self.dropped) > count:
+            self._steps.clear()
+        return len(self.dropped) > count
+
+    def declared_extents(self) -> Iterator[tuple[str, str, Dims]]:
+        """Yield path, name and extents of the computed values that graphs declare.
+
+        Graphs in loops are left out: there an extent may hold for one turn only.
+        """
+        for path, scope in self._owners.items():
+            if (id(scope), False) in self._beginnings and scope.graph is not None:
+                for value in (*scope.graph.value_info, *scope.graph.output):
+                    dims = dims_of_type(value.type)
+                    if dims is not None and value.name in scope.writers:
+                        yield path, value.name, dims
 
     def _graph(self, scope: NameScope, input_facts: Facts, outer_frame: _Frame) -> Facts:
         """Return the facts of the values of a graph or function, and of the graphs around it."""
@@ -215,7 +280,7 @@ class Derivation:
             if self._repeated < 0:
                 return {}
         self._visited.add(id(scope))
-        declarations, stored_facts = self._beginning(scope, is_repeated=outer_frame.is_repeated)
+        declarations, stored_facts = self._beginning(scope, is_doubted=outer_frame.is_doubted)
         facts = {**stored_facts, **input_facts}
         frame = replace(outer_frame, facts=outer_frame.facts.new_child(facts))
         if frame.path is not None:
@@ -230,12 +295,14 @@ class Derivation:
             facts.update(zip(node.output, outputs, strict=True))
         return frame.facts
 
-    def _beginning(self, scope: NameScope, *, is_repeated: bool) -> tuple[Facts, Facts]:
+    def _beginning(
+        self, scope: NameScope, *, is_doubted: bool
+    ) -> tuple[dict[str, Fact], dict[str, Fact]]:
         """Return the declared facts of a graph, and the facts of its inputs and constants."""
-        key = id(scope), is_repeated
+        key = id(scope), is_doubted
         if key not in self._beginnings:
             graph = scope.graph or onnx.GraphProto()  # a function declares nothing
-            declarations = _declarations(graph, is_repeated=is_repeated)
+            declarations = _declarations(graph, is_doubted=is_doubted)
             self._beginnings[key] = declarations, _stored_facts(graph, declarations)
         return self._beginnings[key]
 
@@ -243,7 +310,8 @@ class Derivation:
         self, scope: NameScope, index: int, frame: _Frame, declarations: Facts
     ) -> Sequence[Fact]:
         """Return the facts of the outputs of a node, derived or as they were derived before."""
-        node, inner, key = scope.nodes[index], scope.inner.get(index, ()), (id(scope), index)
+        node, inner = scope.nodes[index], scope.inner.get(index, ())
+        key = id(scope), index, frame.is_doubted
         inputs = [frame.facts.get(name, UNKNOWN_FACT) if name else None for name in node.input]
         earlier = self._steps.get(key)
         if (
@@ -255,10 +323,12 @@ class Derivation:
             return earlier.outputs
         elements, declined = self._elements, self._declined
         results = chain(self._node(node, inner, frame, inputs), repeat(UNKNOWN_FACT))
+        facts = [fact for _, fact in zip(node.output, results, strict=False)]
         outputs = [
             completed(fact, declarations[name]) if name in declarations else fact
-            for name, fact in zip(node.output, results, strict=False)
+            for name, fact in zip(node.output, facts, strict=True)
         ]
+        self._is_completed |= any(a.dims != b.dims for a, b in zip(facts, outputs, strict=True))
         # A body reads values that are no inputs, and a call binds attributes.
         is_alone = not inner and not frame.calls and call_key(node) not in self._functions
         if is_alone and declined == self._declined:
@@ -339,7 +409,7 @@ class Derivation:
         results: dict[str, list[Fact]] = {}
         for place, scope in inner:
             path = None if frame.path is None else body_path(frame.path, node, place)
-            inner_frame = replace(frame, path=path, is_repeated=frame.is_repeated or not is_if)
+            inner_frame = replace(frame, path=path, is_doubted=frame.is_doubted or not is_if)
             body = partial(self._body, scope, inner_frame)
             if is_default(node, "Loop"):
                 return _loop(body, node, inputs)
@@ -360,6 +430,16 @@ class Derivation:
         return [facts.get(value.name, UNKNOWN_FACT) for value in scope.graph.output]
 
 
+def _ranked(facts: Mapping[str, Facts]) -> set[tuple[str, str]]:
+    """Return path and name of the values of known rank."""
+    return {
+        (path, name)
+        for path, values in facts.items()
+        for name, fact in values.items()
+        if fact.dims is not None
+    }
+
+
 def _is_same(fact: Fact | None, earlier: Fact | None) -> bool:
     """Check whether two facts are equal, without a look at each number."""
     if fact is earlier or fact is None or earlier is None:
@@ -367,12 +447,12 @@ def _is_same(fact: Fact | None, earlier: Fact | None) -> bool:
     return fact.type == earlier.type and fact.numbers is earlier.numbers
 
 
-def _declarations(graph: onnx.GraphProto, *, is_repeated: bool) -> dict[str, Fact]:
-    """Return the declared facts of the values of a graph."""
+def _declarations(graph: onnx.GraphProto, *, is_doubted: bool) -> dict[str, Fact]:
+    """Return the declared facts of the values of a graph, without extents that are doubted."""
     declarations = {}
     for value in (*graph.input, *graph.output, *graph.value_info):
         fact = of_type(value.type)
-        declarations[value.name] = Fact(fact.element_type) if is_repeated else fact
+        declarations[value.name] = Fact(fact.element_type) if is_doubted else fact
     return declarations
 
 
