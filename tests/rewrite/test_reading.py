@@ -333,3 +333,38 @@ def test_layers_of_one_shown_name_are_refused(name: str) -> None:
         assert plan.layers == ()
         refusals = [site.refusals for site in wf.inspect(model).sites]
         assert ["called the same" in str(refusal) for refusal in refusals] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "index", "exchanged"),
+    [
+        ("Conv -> a", 2, ["PRelu -> b", "PRelu -> d"]),
+        ("Conv -> a", 1, ["Conv -> a", "PRelu -> d"]),
+        ("PRelu -> b", 3, []),
+        ("PRelu -> b", 4, ["PRelu -> b", "PRelu -> d"]),
+    ],
+)
+def test_what_is_called_as_another_node_is_neither_padded_nor_exchanged(
+    name: str, index: int, exchanged: list[str]
+) -> None:
+    """A node without a name is shown by its output, as another node may be named."""
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> net
+        (float[1, 2, 16, 8] x) => (float[1, 2, 16, 8] y) <
+        float[3, 2, 1, 1] u = {1, 2, 3, 4, 5, 6}, float[5, 3, 1, 1] w =
+        {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6}, float[2, 5, 1, 1] v =
+        {1, 2, 3, 4, 5, 6, 7, 8, 9, 1}, float[1] s = {0.25}> {
+            a = Conv(x, u)
+            b = PRelu(a, s)
+            c = Conv(b, w)
+            d = PRelu(c, s)
+            y = Conv(d, v)
+        }"""
+    )
+    model.graph.node[index].name = name
+    plan = wf.plan(model, factor=2, pad_channels=4, companion=("prelu",))
+    assert [part.node for part in plan.companions] == exchanged
+    assert name not in {layer.node for layer in (plan.padding.layers if plan.padding else ())}
+    data = np.arange(256, dtype=np.float32).reshape(1, 2, 16, 8)
+    expected, result = (running.run(m, data) for m in (model, wf.apply(model, plan)))
+    np.testing.assert_array_equal(result, expected)

@@ -8,6 +8,7 @@ are not lost: sparse tensors, training_info, map types.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,7 @@ from widthfold_onnx.model.linking import (
     named_by_training,
     names_of,
     scopes_of,
+    shown_name,
     sparse_of,
     write_back,
 )
@@ -95,6 +97,23 @@ class Document:
             for node in nodes:
                 if operator_of(node) in operators:
                     yield scope, node
+
+    def has_own_name(self, node: Node) -> bool:
+        """Check whether no other node is called as a node is shown (`linking.shown_name`).
+
+        An unnamed Conv with the output y is shown as ``Conv -> y``, which may be another's name.
+        """
+        shown = shown_name(node)
+        given_names, shown_names = self._node_names
+        is_given_once = given_names[shown] == bool(node.name)
+        return is_given_once and shown_names[node.graph, shown] == 1
+
+    @cached_property
+    def _node_names(self) -> tuple[Counter[str], Counter[tuple[object, str]]]:
+        """How many nodes have a name, and how many of a graph are shown by it."""
+        nodes = [node for scope in self.scopes for node in scope.graph]
+        shown_names = Counter[tuple[object, str]]((n.graph, shown_name(n)) for n in nodes)
+        return Counter(node.name or "" for node in nodes), shown_names
 
     def constant(self, value: Value) -> Constant | Refusal:
         """Return the constant behind a value; see `model.constants`."""
@@ -272,6 +291,11 @@ def graph_of(node: Node) -> ir.Graph:
     """Return the graph that holds a node being rewritten; functions are never rewritten."""
     assert isinstance(node.graph, ir.Graph)
     return node.graph
+
+
+def first_output(node: Node) -> Value | None:
+    """Return the first output of a node; an operator of another domain may have none."""
+    return node.outputs[0] if node.outputs else None
 
 
 def input_of(node: Node, index: int | None) -> Value | None:

@@ -143,7 +143,8 @@ def names_of(scopes: Sequence[Scope]) -> set[str]:
 
 def shown_name(node: ir.Node, output: str | None = None) -> str:
     """Return a node's name for reports; without one, its operator and `output` or first output."""
-    return node.name or f"{node.op_type} -> {output or node.outputs[0].name}"
+    first = node.outputs[0].name if node.outputs else ""
+    return node.name or f"{node.op_type} -> {output or first}"
 
 
 def named_by_training(proto: onnx.ModelProto) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -20,6 +20,7 @@ from widthfold_onnx.rewrite.record import ORIGIN_KEY, contains_folds
 from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.companions.companion import CompanionRule, Exchange, NodeSpec, Operand
 from widthfold_onnx.rules.layer_reading import place_problem
+from widthfold_onnx.rules.op import SAME_NAME
 from widthfold_onnx.runtime.kernels import prelu_keeps_inf
 
 
@@ -101,7 +102,20 @@ def _exchanges_of(
         elif exchange is not None:
             op_types = tuple(spec.op_type for spec in exchange.nodes)
             exchanges.append((Match(companion, name, node.op_type, op_types), exchange))
-    return document, exchanges
+    return document, _with_own_names(exchanges)
+
+
+def _with_own_names(
+    exchanges: Sequence[tuple[Match, Exchange | None]],
+) -> list[tuple[Match, Exchange | None]]:
+    """Return the exchanges; nodes of one name are refused, as a plan could not tell them apart."""
+    counts = Counter((match.companion, match.name) for match, _ in exchanges)
+    return [
+        (match, exchange)
+        if counts[match.companion, match.name] == 1
+        else (replace(match, replacements=SAME_NAME), None)
+        for match, exchange in exchanges
+    ]
 
 
 def _exchange_of(

@@ -26,14 +26,11 @@ from widthfold_onnx.rewrite.plan import PaddedLayer, Plan
 from widthfold_onnx.rewrite.record import contains_folds
 from widthfold_onnx.rules.layer_reading import read_layer
 from widthfold_onnx.rules.layers import Layer, Site
+from widthfold_onnx.rules.op import SAME_NAME
 from widthfold_onnx.rules.quantization import ExtentsOf
 
 ALREADY_FOLDED = Refusal(
     Code.ALREADY_FOLDED, "the model carries folds of an earlier run; fold the original instead"
-)
-
-SAME_NAME = Refusal(
-    Code.SAME_NAME, "another layer is called the same, so that no plan can name it: rename one"
 )
 
 

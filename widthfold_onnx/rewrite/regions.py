@@ -28,7 +28,14 @@ from dataclasses import dataclass, field
 
 from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.arrays import Dims, connected
-from widthfold_onnx.model.document import Document, Node, Value, constant_of, input_of
+from widthfold_onnx.model.document import (
+    Document,
+    Node,
+    Value,
+    constant_of,
+    first_output,
+    input_of,
+)
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import RegionReport, Stop
@@ -92,8 +99,8 @@ class Regions:
         """Return the layouts in which a value is read; None for logical."""
         layouts: set[PackedLayout | None] = {None} if self.document.must_stay(value) else set()
         for node, index in value.uses():
-            result = node.outputs[0]
-            if self.sources.get(result) is value and index == 0:
+            result = first_output(node)
+            if result is not None and self.sources.get(result) is value and index == 0:
                 # A result that nobody reads is logical.
                 reads = self.read_in(result) or {None}
                 layouts |= {
@@ -132,9 +139,12 @@ class Regions:
 
     def is_superseded(self, node: Node) -> bool:
         """Check whether the result of a DequantizeLinear is read in packed layouts only."""
-        layouts = self.read_in(node.outputs[0]) if node.outputs[0] in self.sources else set()
+        result = first_output(node)
+        if result is None or result not in self.sources:
+            return False
+        layouts = self.read_in(result)
         return bool(layouts) and all(
-            layout and (node.outputs[0], layout) in self.dequantized for layout in layouts
+            layout and (result, layout) in self.dequantized for layout in layouts
         )
 
     def stored_value(self, value: Value, layout: PackedLayout) -> Value:
@@ -143,7 +153,7 @@ class Regions:
 
     def values_in(self, value: Value, layout: PackedLayout) -> list[Value]:
         """Return a value in a layout, and the values that are dequantized from it there."""
-        results = [user.outputs[0] for user, _ in value.uses()]
+        results = [result for user, _ in value.uses() for result in user.outputs[:1]]
         return [
             value,
             *(r for r in results if r in self.sources and self.stored_value(r, layout) is value),
@@ -159,8 +169,10 @@ class Regions:
         maker = value.producer()
         node = maker if maker in self.packed_ops else None
         for user, _ in value.uses():
-            result = user.outputs[0]
-            if (result, layout) in self.dequantized and self.sources.get(result) is value:
+            result = first_output(user)
+            if result is None or (result, layout) not in self.dequantized:
+                continue
+            if self.sources.get(result) is value:
                 node = user
         if node is None or node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
             return None
@@ -210,11 +222,12 @@ class Regions:
 
     def _propagate_through(self, node: Node) -> None:
         """Let an op run packed if it can, in the first layout of its inputs that it accepts."""
-        if node.outputs[0] in self.sources:
-            source = self.sources[node.outputs[0]]
+        result = first_output(node)
+        if result is not None and result in self.sources:
+            source = self.sources[result]
             layout = self.output_layouts.get(source)
             if layout is not None:
-                self._record_dequantized(node.outputs[0], layout, self.shapes[source, layout])
+                self._record_dequantized(result, layout, self.shapes[source, layout])
             return
         for layout in dict.fromkeys(self.made_in(value) for value in node.inputs):
             if layout is None:
@@ -286,7 +299,8 @@ def region_reports(
     """
 
     def name(node: Node) -> str:
-        return names.get(node) or node.name or node.outputs[0].name or ""
+        first = first_output(node)
+        return names.get(node) or node.name or (first and first.name) or ""
 
     for nodes in regions.node_groups():
         stops = dict.fromkeys(stop for node in nodes for stop in _stops(regions, node))
@@ -315,7 +329,7 @@ def _stops(regions: Regions, node: Node) -> Iterator[tuple[Node, Refusal]]:
         if any(map(regions.document.must_stay, values)):
             yield node, OUTPUT
         for user, index in (use for v in values for use in v.uses()):
-            if user.outputs[0] in values:
+            if first_output(user) in values:
                 continue  # a DequantizeLinear of the same region is no stop
             if user in regions.ends_of and index == regions.ends_of[user].data_index:
                 if regions.ends_of[user].input_layout != layout:

@@ -18,6 +18,9 @@ SIZES = 3
 
 SHARDED = Refusal(Code.SHARDED, "the node is configured to run on several devices")
 OUTPUT = Refusal(Code.OUTPUT, "the graph returns its output")
+SAME_NAME = Refusal(
+    Code.SAME_NAME, "another node is called the same, so that no plan can name it: rename one"
+)
 IN_A_BODY = Refusal(Code.IN_A_BODY, "it lies in the body of another node")
 
 UNARY = frozenset(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, parser
 
 from tests.folding import fold_model
 from tests.rewrite.graphs import ops
+from tests.rewrite.proved import assert_proved
 from tests.rewrite.regions.regions import (
     MOVES,
     REVERSED,
@@ -213,3 +214,17 @@ def test_what_is_declared_with_another_rank_is_not_believed(declared: list[int])
     x = np.random.default_rng(0).integers(-3, 4, (2, 3, 7, 12)).astype(np.float32)
     for level in LEVELS:
         np.testing.assert_array_equal(run(result, x, level)[0], run(model, x, level)[0])
+
+
+def test_a_node_without_outputs_reads_what_is_unfolded() -> None:
+    """Operators of other domains may have none."""
+    before = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+        net (float[1,2,4,8] x) => (float[1,2,4,8] y)
+        <float[2,2,1,1] w = {1, 2, 3, 4}> { a = Conv (x, w)  y = Conv (a, w) }"""
+    )
+    before.graph.node.append(helper.make_node("Sink", ["a"], [], domain="own"))
+    after, sites = fold_model(before, FoldOptions(factor=2))
+    assert {site.status for site in sites} == {"folded"}
+    assert after.graph.node[-1] == before.graph.node[-1]
+    assert_proved(before, after, 2)

@@ -23,7 +23,7 @@ from widthfold_onnx.arrays import Array, Dims, connected, round_up
 from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.op import IN_A_BODY, MULTI_INPUT, OUTPUT, rule_problem
+from widthfold_onnx.rules.op import IN_A_BODY, MULTI_INPUT, OUTPUT, SAME_NAME, rule_problem
 from widthfold_onnx.rules.padding.channels import (
     CHANNELS,
     OpInPadding,
@@ -185,6 +185,8 @@ class Chains:
         is_linear = is_default(node, "Conv", "ConvTranspose")
         if not is_linear and not any(value in self._channels for value in node.inputs):
             return []
+        if not self._document.has_own_name(node):
+            return SAME_NAME  # a plan names makers, and what takes an op's place gets its name
         op = self._op(node)
         problem = rule_problem(op, PADDING, "no rule pads {}")
         if problem is not None:
