@@ -15,15 +15,10 @@ from widthfold_onnx.evidence.proof.field import key_of
 from widthfold_onnx.evidence.proof.float64 import evaluator
 from widthfold_onnx.evidence.proof.operators import RANDOM, operator
 from widthfold_onnx.evidence.proof.program import Program, constant, variables_of
-from widthfold_onnx.evidence.proof.values import FLOATS, OpaqueValue, Shape
+from widthfold_onnx.evidence.proof.values import EPSILONS, FLOATS, OpaqueValue, Shape
 from widthfold_onnx.model.proto.indices import index_limits
 from widthfold_onnx.model.proto.walk import is_default, model_nodes, retain
 from widthfold_onnx.model.shapes.table import ShapeTable
-
-EPSILONS: Mapping[int, float] = dict(
-    zip(FLOATS, (2.0**-10, 2.0**-7, 2.0**-23, 2.0**-52), strict=True)
-)
-"""Distance from 1 to the next float, by element type."""
 
 MAX_UNITS = 64
 """Largest error of a result by rounded constants, in `EPSILONS` times the largest result."""

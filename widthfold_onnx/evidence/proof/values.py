@@ -156,6 +156,12 @@ FLOATS = tuple(
 )
 
 
+EPSILONS: Mapping[int, float] = dict(
+    zip(FLOATS, (2.0**-10, 2.0**-7, 2.0**-23, 2.0**-52), strict=True)
+)
+"""Distance from 1 to the next float, by element type."""
+
+
 AXES: Mapping[str, int] = {
     **dict.fromkeys(("ArgMax", "ArgMin", "Compress", "Concat", "Flatten", "Gather"), 0),
     **dict.fromkeys(("GatherElements", "Hardmax", "LayerNormalization", "LogSoftmax"), 0),

@@ -97,6 +97,7 @@ THREE, THIRD = KnownValue(np.array([3])), KnownValue(np.array(2))
         *((op, {"axis": 2}, ()) for op in ("ArgMax", "ArgMin", "Hardmax", "LpNormalization")),
         ("ArgMax", {"axis": -1, "keepdims": 0}, ()),
         ("CumSum", {}, (THIRD,)),
+        ("CumSum", {}, (KnownValue(np.array([-1])),)),
         *((op, {"axis": 2}, ()) for op in ("LogSoftmax", "Softmax")),
         ("TopK", {"axis": 2}, (THREE,)),
     ],

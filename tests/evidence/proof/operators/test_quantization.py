@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from tests import oracle
 from tests.evidence.proof.operators.one_node import (
@@ -110,3 +111,24 @@ def test_quantizing_on_the_same_grid_returns_the_integers(change: tuple[int, int
     other = KnownValue(np.float32(0.3 + change[0])), KnownValue(np.int8(7 + change[1]))
     again = evaluated("QuantizeLinear", floats, *other, kinds=[FLOAT, FLOAT, INT8, INT8])
     assert alike(again, elements(x)).all() == (change == (0, 0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "scale", "expected"),
+    [
+        (np.uint16, np.float32(0.3), True),
+        (np.uint16, np.float16(0.3), False),
+        (np.int8, np.float16(0.3), True),
+        (np.int8, np.float32(1e37), False),
+    ],
+)
+def test_integers_that_their_floats_round_are_not_given_back(
+    kind: type, scale: np.floating[Any], expected: bool
+) -> None:
+    """Near 20,000, float16 has multiples of 16 alone; and 100 * 1e37 is Inf in float32."""
+    x, number = integers(0, kind, 3, 5), helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    numbers, zero = KnownValue(np.asarray(scale)), KnownValue(np.asarray(kind(7)))
+    floats = evaluated("DequantizeLinear", elements(x, number), numbers, zero)
+    kinds = [numbers.element_type, numbers.element_type, number, number]
+    again = evaluated("QuantizeLinear", floats, numbers, zero, kinds=kinds)
+    assert alike(again, elements(x)).all() == expected

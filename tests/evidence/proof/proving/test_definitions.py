@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import onnx
 import pytest
@@ -156,3 +158,56 @@ def test_half_pixels_as_pytorch_counts_them(scale: float, expected: str) -> None
         resized(mode, "floor", scale, "linear") for mode in ("half_pixel", "pytorch_half_pixel")
     ]
     assert verdict(*programs) == expected
+
+
+@pytest.mark.parametrize(
+    ("chosen", "product"),
+    [
+        ("q = Log (v)  y = Where (n, zero, q)", "q = Log (v)  k = Where (n, zero, one)"),
+        (
+            "q = Identity (low)  y = Where (n, q, zero)",
+            "q = Identity (low)  k = Where (n, one, zero)",
+        ),
+    ],
+)
+def test_a_where_hides_what_a_factor_of_0_does_not(chosen: str, product: str) -> None:
+    """Log of a negative number is NaN, and so is 0 * -Inf."""
+    low = np.float32(-np.inf)
+    where = model(f"n = Less (v, zero)  {chosen}", low=low)
+    factor = model(f"n = Less (v, zero)  {product}  y = Mul (k, q)", low=low)
+    assert verdict(where, factor) == "different"
+
+
+def recurrent(op_type: str, attributes: str) -> Program:
+    text = f"""<ir_version: 9, opset_import: ["": 17]>
+        g (float[3, 2, 5] x) => (float[3, a, 2, 7] y) {{
+        y = {op_type} <hidden_size = 7, {attributes}> (x, w, r) }}"""
+    proto = onnx.parser.parse_model(text)
+    rows = {"GRU": 3, "LSTM": 4, "RNN": 1}[op_type] * 7
+    directions = 1 + ("bidirectional" in attributes)
+    for name, columns in (("w", 5), ("r", 7)):
+        array = np.ones((directions, rows, columns), np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    return Program.of(proto, None)
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize(
+    ("op_type", "names", "others"),
+    [
+        ("GRU", ["Sigmoid", "Tanh"], ["Tanh", "Sigmoid"]),
+        ("LSTM", ["Sigmoid", "Tanh", "Tanh"], ["Sigmoid", "Tanh", "Relu"]),
+        ("RNN", ["Tanh"], ["Relu"]),
+    ],
+)
+def test_activations_that_are_left_out(
+    op_type: str, names: list[str], others: list[str], direction: str
+) -> None:
+    count = 2 if direction == "bidirectional" else 1
+    bare = recurrent(op_type, f'direction = "{direction}"')
+    listed, changed = (
+        recurrent(op_type, f'direction = "{direction}", activations = {json.dumps(item * count)}')
+        for item in (names, others)
+    )
+    assert verdict(bare, listed) == "equal"
+    assert verdict(bare, changed) == "different"

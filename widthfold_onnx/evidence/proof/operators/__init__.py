@@ -38,6 +38,7 @@ from widthfold_onnx.evidence.proof.values import (
 )
 from widthfold_onnx.model.proto.constant_folding import run_reference
 from widthfold_onnx.model.proto.walk import is_default
+from widthfold_onnx.model.shapes.inference import RawAttributes
 
 MEANINGS: Mapping[str, Meaning] = {
     **FUNCTIONS,
@@ -51,8 +52,8 @@ not describe. Every other operator is a function of all that it reads."""
 
 RANDOM = frozenset(
     {
-        *("Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike"),
-        *("RandomUniform", "RandomUniformLike"),
+        *("Bernoulli", "BiasDropout", "BitmaskBiasDropout", "BitmaskDropout", "Dropout"),
+        *("Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
     }
 )
 """Operators whose nodes are sources of random numbers, each named by its outputs."""
@@ -102,6 +103,9 @@ FLAGS = (
 
 _ZERO_IF_LEFT_OUT = {"GRU": (3, 5), "LSTM": (3, 5, 6, 7), "RNN": (3, 5)}
 """Inputs that are zero where they are left out, as the operator text says."""
+
+_ACTIVATIONS = {"GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"], "RNN": ["Tanh"]}
+"""Activations of one direction where they are left out, as the operator text says."""
 
 
 def operator(node: onnx.NodeProto) -> str:
@@ -176,6 +180,8 @@ def unknown_function(call: Call, *sources: str) -> list[Value]:
         None if i in zero and _is_zero(value) else value for i, value in enumerate(call.inputs)
     ]
     call = replace(call, inputs=inputs)
+    if name in _ACTIVATIONS:
+        call = replace(call, attributes=_with_activations(call))
     digests = [b"" if value is None else value.digest() for value in inputs]
     while digests and not digests[-1]:
         digests.pop()
@@ -190,6 +196,17 @@ def unknown_function(call: Call, *sources: str) -> list[Value]:
         )
         results.append(value)
     return results
+
+
+def _with_activations(call: Call) -> RawAttributes:
+    """Return the attributes of an RNN with its activations, one list for each direction.
+
+    The schema of RNN has two defaults, also where there is one direction.
+    """
+    defaults = _ACTIVATIONS[call.node.op_type]
+    directions = 2 if call.attributes.get("direction") == "bidirectional" else 1
+    names = call.attributes.get("activations") or defaults * directions
+    return {**call.attributes, "activations": names[: len(defaults) * directions]}
 
 
 def _is_zero(value: Value | None) -> bool:

@@ -182,11 +182,25 @@ def _less(first: Tensor, second: Tensor) -> Elements:
 
 
 def _selection(condition: Tensor, first: Tensor, second: Tensor) -> Elements:
-    """Return Where as second + [condition] * (first - second): a factor may move into both."""
+    """Return Where as second + [condition] * (first - second): a factor may move into both.
+
+    A factor that is NaN or Inf may not: Where(c, x, 0) hides it, Where(c, 1, 0) * x does not. So a
+    condition under which such an element may be hidden is another function.
+    """
     chosen = condition
     if not isinstance(condition, KnownValue):
-        chosen = function_of(key_of("where"), [condition])
+        chosen = function_of(key_of("where"), [condition, _may_hide(first, second)])
     return plus(second, times(chosen, minus(first, second)))
+
+
+def _may_hide(first: Tensor, second: Tensor) -> KnownValue:
+    """Return where a constant is NaN or Inf, or where 0 stands beside what is no constant."""
+    operands = first, second
+    known = [value.array for value in operands if isinstance(value, KnownValue)]
+    masks = [~np.isfinite(array) for array in known]
+    if len(known) < len(operands):
+        masks += [_is_nonzero(value) == 0 for value in operands]
+    return KnownValue(reduce(np.logical_or, masks))
 
 
 def _leaky_relu(call: Call) -> list[Value]:
@@ -343,7 +357,7 @@ def _of_lines(call: Call) -> list[Value] | None:
         axis, count = (operand, count) if name == "CumSum" else (axis, operand)
     if axis is None or (name == "TopK" and count is None):
         return None
-    start = int(axis)
+    start = int(np.asarray(axis).reshape(()))  # the runtime takes an axis of shape [1], too
     if not -rank <= start < rank:
         raise UnevaluableError(f"its axis {start} is none of {rank}")
     start %= rank

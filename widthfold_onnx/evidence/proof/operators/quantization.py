@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+from onnx import helper
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.field import inverse, key_of, remainder
@@ -23,6 +24,7 @@ from widthfold_onnx.evidence.proof.operators.arithmetic import (
 )
 from widthfold_onnx.evidence.proof.operators.polynomials import convolution, with_bias
 from widthfold_onnx.evidence.proof.values import (
+    EPSILONS,
     Call,
     Elements,
     KnownValue,
@@ -108,13 +110,26 @@ def _quantize(call: Call) -> list[Value]:
     data, scale, zero = call.tensor(0), call.tensor(1), call.optional(2)
     element_type = call.output_types[0]
     grid = _grid(scale, zero, element_type)
-    if isinstance(data, Elements) and grid and data.grid == grid:
+    is_on_grid = grid and _keeps_integers(scale, element_type)
+    if is_on_grid and isinstance(data, Elements) and data.grid == grid:
         inverse_scale = Elements(for_each_prime(_inverses, reshaped(scale, ())))
         quotient = replace(data, draws=times(data, inverse_scale).draws, grid=b"")
         return [quotient if zero is None else plus(quotient, reshaped(zero, ()))]
     operands = [data, *(_parameter(call, value, data.shape) for value in (scale, zero or _ZERO))]
     saturate = call.attributes.get("saturate", 1)
     return [function_of(key_of("QuantizeLinear", element_type, saturate), operands)]
+
+
+def _keeps_integers(scale: Tensor, element_type: int) -> bool:
+    """Check whether an integer times a scale, rounded, is nearest to it when it is divided again.
+
+    65,535 * 0.1 in float16 is not, and 100 * 1e37 in float32 is Inf.
+    """
+    levels = 2.0 ** (8 * helper.tensor_dtype_to_np_dtype(element_type).itemsize)
+    if levels * EPSILONS.get(scale.element_type, 1.0) > 1 / 2:
+        return False
+    with np.errstate(over="ignore"):
+        return not isinstance(scale, KnownValue) or bool(np.isfinite(scale.array * levels).all())
 
 
 def _inverses(array: Array, prime: int) -> Array:
