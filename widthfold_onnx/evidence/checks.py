@@ -81,11 +81,12 @@ def verification_of(
     folds = recorded_folds(Document(new.proto, new.folder, OPERATORS))
     proof, integers = _proofs(old, new, comparison, on_progress)
     sizes: Sizes = ()
+    compared: Sizes = ()
     unrun = ""
     if isinstance(comparison, Uncompared):
         parity, unrun = ModelParity(comparison.findings), comparison.missing_kernel
     else:
-        sizes = comparison.inputs.sizes
+        sizes, compared = comparison.inputs.sizes, comparison.inputs.compared
         parity = model_parity(comparison, rewritten, is_proved=_is_equal(proof))
     findings = _of_integers(integers) + _of_proof(proof, parity, options) + parity.findings
     findings += Findings(remarks=_wrong_declarations(old, new, sizes or options.input_shapes))
@@ -111,7 +112,9 @@ def verification_of(
         environment=environment(
             options, state, u8s8_error() if holds_bytes(old.proto, new.proto) else None
         ),
-        assumed=assumption_report(ports_of(old.proto), options.input_shapes, sizes),
+        assumed=assumption_report(
+            ports_of(old.proto), options.input_shapes, sizes if timing else compared
+        ),
         saturates_further=parity.saturates_further,
         unrun=unrun if _is_equal(proof) else "",
         note=other_runtime(recorded_runtime(new.proto)),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -43,12 +43,15 @@ class InputSets:
 
     Attributes:
         sets: all of them; stored sets come first.
-        sizes: at which random sets were made, the primary ones first; empty if there are none.
+        sizes: at which random sets were made and models may be timed, the primary ones first;
+            empty if there are none.
+        compared: the sizes among them that are compared, and the second one that is compared alone.
         remarks: what could not be covered, and sets that were left out, one line each.
     """
 
     sets: list[InputSet]
     sizes: Sizes = ()
+    compared: Sizes = ()
     remarks: list[str] = field(default_factory=list)
 
 
@@ -76,7 +79,7 @@ def input_sets(
         if not stored:
             raise
         return InputSets(stored, remarks=[f"stored inputs only: {error}"])
-    return InputSets([*stored, *drawn.sets], drawn.sizes, drawn.remarks)
+    return replace(drawn, sets=[*stored, *drawn.sets])
 
 
 def random_sets(
@@ -132,7 +135,9 @@ def random_sets(
         sets.append(InputSet(label, random_feeds(case.inputs, seed, shapes, kind), random=True))
     batches = [str(batch) for seed, batch in BATCHES.items() if special.get(seed, first) is None]
     remark = f"not compared at batch {' or '.join(batches)}: the original does not run"
-    return InputSets(sets, sizes, [remark] if batches else [])
+    if special[1] is not None:
+        compared = (*compared, special[1])
+    return InputSets(sets, sizes, compared, [remark] if batches else [])
 
 
 def _own_shapes(case: Session, demanded: Shapes, shapes: Shapes, end: float) -> Shapes:

@@ -14,7 +14,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import product, starmap
+from itertools import product
 from pathlib import Path
 
 from widthfold_onnx.errors import NoKernelError, UnverifiedError, UsageError
@@ -268,20 +268,35 @@ def second_compared_shapes(session: Session, demanded: Shapes, shapes: Shapes) -
     """Return shapes with other extents of the open dimensions, None if none is open or none runs.
 
     A rewrite that bakes one size in passes at that size, so a second one is compared as well: much
-    longer, odd before even (indivisible shows more), of batch 3 before 1; else twice as large.
+    longer, odd before even (indivisible shows more), of batch 3 before 1; else twice as large. One
+    that takes one dimension for another passes where both are equal, so they differ if that runs.
     """
     tries = _Tries(session, demanded)
     dims, extents = tries.dims, tries.dims.extents(shapes)
-    positions = dims.besides(dims.only_batch_dims)
+    positions, batch_dims = dims.besides(dims.only_batch_dims), dims.only_batch_dims
 
-    def scaled(growth: int, cut: int, batch: int) -> dict[DimensionKey, int]:
+    def scaled(growth: int, cut: int, batch: int, *, apart: bool) -> dict[DimensionKey, int]:
         lengths = {dim: extents[dim] * growth - cut for dim in positions}
-        return {**lengths, **{dim: extents[dim] * batch for dim in dims.only_batch_dims}}
+        counts = {dim: extents[dim] * batch for dim in batch_dims}
+        if apart:  # by one, or where that may not fit by a power of two
+            shifts = [(0, i) if cut else (i, 0) for i in range(len(positions))]
+            lengths = {
+                dim: max(1, (lengths[dim] >> shift) - step)
+                for dim, (shift, step) in zip(positions, shifts, strict=True)
+            }
+            counts = {dim: count + i for i, (dim, count) in enumerate(counts.items())}
+        return {**lengths, **counts}
 
-    batches = (3, 1) if dims.only_batch_dims else (1,)
+    batches = (3, 1) if batch_dims else (1,)
     growths = (16, 4, 2) if positions else ()
-    long = starmap(scaled, product(growths, (1, 0), batches))
-    doubled = (item for item in (scaled(2, 0, 2), scaled(1, 0, 3)) if item != extents)
+    kinds = (True, False) if max(len(positions), len(batch_dims)) > 1 else (False,)
+    scales = list(product(growths, (1, 0), batches))
+    apart_scales = sorted(scales, key=lambda scale: -scale[1])  # powers of two last: they are large
+    long = [
+        scaled(*scale, apart=kind) for kind in kinds for scale in (apart_scales if kind else scales)
+    ]
+    doubled = [scaled(*scale, apart=kind) for kind in kinds for scale in ((2, 0, 2), (1, 0, 3))]
+    doubled = [item for item in doubled if item != extents]
     return tries.first(long, most=MAX_COMPARED_ELEMENTS) or tries.first(doubled)
 
 

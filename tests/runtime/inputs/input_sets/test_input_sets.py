@@ -62,3 +62,18 @@ def test_the_sets_do_not_depend_on_how_fast_the_machine_is(tmp_path, monkeypatch
     assert shapes[:3] == shapes[3:]
     assert [len(item) for item in shapes[:3]] == [2, 2, 5]
     assert shapes[0][0][2] != shapes[0][1][2]
+
+
+def test_what_is_compared_does_not_list_what_may_be_timed_alone(tmp_path, monkeypatch):
+    session = opened(tmp_path, "g (float[N, 3, L] x) => (float[N, 3, L] y) { y = Neg(x) }")
+    compared = []
+    for seconds in (100.0, -1.0):
+        monkeypatch.setattr(sizes_module, "MAX_TIMED_SECONDS", seconds)
+        drawn = random_sets(session, ANY_SIZE, 5, any_shapes)
+        compared.append(drawn.compared)
+        assert drawn.sets[0].feeds["x"].shape == drawn.compared[0]["x"]
+        assert {shapes["x"] for shapes in drawn.compared} <= {
+            item.feeds["x"].shape for item in drawn.sets
+        }
+    assert compared[0] == compared[1]
+    assert len(compared[0]) == 2

@@ -77,6 +77,44 @@ def test_other_shapes_differ_in_every_open_dimension(tmp_path):
     assert second_compared_shapes(session, {"x": (1, 3, 8)}, {"x": (1, 3, 8)}) is None
 
 
+def test_open_dimensions_of_different_names_differ_in_the_second_size(tmp_path):
+    session = opened(tmp_path, "g (float[1, 1, h, w] x) => (float[1, 1, h, w] y) { y = Neg(x) }")
+    first = {"x": (1, 1, 64, 64)}
+    second = second_compared_shapes(session, {}, first)
+    assert second is not None
+    height, width = second["x"][2:]
+    assert height != width
+    assert height % 2 or width % 2
+
+
+def test_batches_of_different_names_differ_in_the_second_size(tmp_path):
+    text = (
+        "g (float[n, 2] x, float[m, 2] z) => (float[n, 2] y, float[m, 2] v) {y = Neg(x) v = Neg(z)}"
+    )
+    session = opened(tmp_path, text)
+    second = second_compared_shapes(session, {}, {"x": (1, 2), "z": (1, 2)})
+    assert second is not None
+    assert second["x"][0] != second["z"][0]
+
+
+def test_extents_that_must_be_even_differ_by_a_power_of_two(tmp_path):
+    text = """g (float[1, 1, h, w] x) => (float[1, c, d, e] y) {
+      y = SpaceToDepth <blocksize = 8> (x)
+    }"""
+    session = opened(tmp_path, text)
+    second = second_compared_shapes(session, {}, {"x": (1, 1, 64, 64)})
+    assert second is not None
+    height, width = second["x"][2:]
+    assert height == 2 * width
+
+
+def test_extents_that_must_be_equal_are_equal_in_the_second_size_too(tmp_path):
+    session = opened(tmp_path, "g (float[n] x, float[m] z) => (float[n] y) { y = Max(x, z) }")
+    second = second_compared_shapes(session, {}, {"x": (3,), "z": (3,)})
+    assert second is not None
+    assert second["x"] == second["z"] != (3,)
+
+
 def test_a_length_that_a_mask_has_at_axis_0_is_compared_at_an_odd_extent(tmp_path):
     text = "g (float[N, 4, T] x, float[T] mask) => (float[N, 4, T] y) { y = Mul(x, mask) }"
     session = opened(tmp_path, text)
