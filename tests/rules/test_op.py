@@ -142,6 +142,13 @@ def test_an_operator_without_a_rule_is_refused() -> None:
     assert rule_problem(other, table, "no rule pads {}") is not None
 
 
+def test_a_flag_of_another_number_is_refused() -> None:
+    """ONNX does not say what it means, and ONNX Runtime takes it now for 0, now for 1."""
+    for number, problem in ((0, None), (1, None), (2, "transB is 2, neither 0 nor 1")):
+        found = rule_problem(op(f"y = Gemm <transB = {number}> (x, c)"), ("Gemm",), "")
+        assert found == (None if problem is None else Refusal(Code.NOT_CARRIED, problem))
+
+
 @pytest.mark.parametrize(
     ("attributes", "opset", "is_refused"),
     [("", 15, False), ("<training_mode = 1>", 15, True), ("<spatial = 0>", 8, True)],

@@ -9,7 +9,7 @@ import numpy as np
 
 from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.model.document import Attributes, Document, Node
-from widthfold_onnx.model.proto.walk import is_default
+from widthfold_onnx.model.proto.walk import FLAGS, is_default
 from widthfold_onnx.model.shapes.arithmetic import BROADCAST_OPSET
 from widthfold_onnx.refusal import Code, Refusal
 
@@ -152,6 +152,9 @@ def rule_problem(op: Op, operators: Collection[str], template: str) -> Refusal |
         return Refusal(Code.NOT_CARRIED, template.format(node.op_type))
     if opset < BROADCAST_OPSET:
         return Refusal(Code.OPSET_TOO_OLD, f"opset {opset} is below {BROADCAST_OPSET}")
+    for name in FLAGS:
+        if (number := node.attributes.get_int(name, 0)) not in (0, 1):
+            return Refusal(Code.NOT_CARRIED, f"{name} is {number}, neither 0 nor 1")
     return SHARDED if node.device_configurations else None
 
 

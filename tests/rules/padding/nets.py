@@ -243,14 +243,6 @@ CASES: dict[str, tuple[onnx.ModelProto, dict[str, int]]] = {
         ),
         {"first": 8},
     ),
-    "any number transposes": (
-        net(
-            "g = GlobalMaxPool (a) f = Flatten (g) z = Gemm <transB = 2> (f, m, n) b = Relu (a)",
-            *("float[13,5] m", "float[13] n"),
-            outputs="float[n,c,h,w] y, float[n,k] z",
-        ),
-        {"first": 8},
-    ),
 }
 
 

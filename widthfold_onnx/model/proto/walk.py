@@ -27,6 +27,15 @@ def is_default(node: HasOperator, *op_types: str) -> bool:
     return node.op_type in op_types and node.domain in ("", "ai.onnx")
 
 
+FLAGS = (
+    *("allowzero", "antialias", "ceil_mode", "count_include_pad", "exclude_outside", "exclusive"),
+    *("is_test", "keepdims", "largest", "noop_with_empty_axes", "reverse", "saturate"),
+    *("select_last_index", "sorted", "training_mode", "transA", "transB", "upper"),
+)
+"""Attributes that are 0 or 1. What another number means is not defined: ONNX Runtime takes a
+`keepdims` of 2 for 0, and a `transA` of 2 for 1."""
+
+
 def operator_of(node: HasOperator) -> tuple[str, str]:
     """Return domain and type of a node's operator; the default domain is ""."""
     return domain_name(node.domain), node.op_type

@@ -37,7 +37,7 @@ from widthfold_onnx.evidence.proof.values import (
     Value,
 )
 from widthfold_onnx.model.proto.constant_folding import run_reference
-from widthfold_onnx.model.proto.walk import is_default
+from widthfold_onnx.model.proto.walk import FLAGS, is_default
 from widthfold_onnx.model.shapes.inference import RawAttributes
 
 MEANINGS: Mapping[str, Meaning] = {
@@ -92,14 +92,6 @@ EXACT = frozenset(
 )
 """Operators that are computed on constants, and round nothing, or once and always alike."""
 
-
-FLAGS = (
-    *("allowzero", "antialias", "ceil_mode", "count_include_pad", "exclude_outside", "exclusive"),
-    *("is_test", "keepdims", "largest", "noop_with_empty_axes", "reverse", "saturate"),
-    *("select_last_index", "sorted", "training_mode", "transA", "transB", "upper"),
-)
-"""Attributes that are 0 or 1. What another number means is not defined: ONNX Runtime takes a
-`keepdims` of 2 for 0, and a `transA` of 2 for 1."""
 
 _ZERO_IF_LEFT_OUT = {"GRU": (3, 5), "LSTM": (3, 5, 6, 7), "RNN": (3, 5)}
 """Inputs that are zero where they are left out, as the operator text says."""
