@@ -365,3 +365,22 @@ def test_texts_are_compared(node: str, new: str) -> None:
     assert proof.verdict == "different"
     assert "1 of 2 elements differ, the first at [1]" in proof.reason
     assert compared(first, first).verdict == "equal"
+
+
+@pytest.mark.parametrize(
+    ("node", "result"),
+    [
+        ("Equal (x, k)", "bool[2] y"),
+        ("Concat <axis = 0> (x, k)", "string[4] y"),
+        ("Where (c, x, k)", "string[2] y"),
+    ],
+)
+def test_texts_of_inputs_beside_constant_ones(node: str, result: str) -> None:
+    head = HEAD.format(opset=17) + f" g (string[2] x, bool[2] c) => ({result})"
+    first, renamed, other = (
+        f'{head} {{ {name} = Constant <value_strings = ["cat", "{word}"]> ()'
+        f"  y = {node.replace('k', name)} }}"
+        for name, word in (("k", "dog"), ("n", "dog"), ("n", "cow"))
+    )
+    assert compared(first, renamed).verdict == "equal"
+    assert compared(first, other).verdict == "different"

@@ -67,6 +67,11 @@ class KnownValue:
         """The element type."""
         return helper.np_dtype_to_tensor_dtype(self.array.dtype)
 
+    @property
+    def is_numeric(self) -> bool:
+        """Whether it holds real numbers: no strings, and no complex ones."""
+        return self.array.dtype.kind not in "OSUTc"
+
     @cached_property
     def draws(self) -> Draws:
         """The numbers as elements.
@@ -87,7 +92,7 @@ class KnownValue:
 
     def digest(self) -> bytes:
         """Return a digest that is equal for equal numbers, whatever their element type."""
-        if self.array.dtype.kind in "OSUTc":
+        if not self.is_numeric:
             content = repr((self.array.shape, self.array.tolist())).encode()
             return hashlib.blake2b(content, digest_size=16).digest()
         return _digest(self.draws)

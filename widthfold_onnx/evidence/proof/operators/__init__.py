@@ -146,7 +146,12 @@ def _of_elements(call: Call) -> list[Value] | None:
     meaning = MEANINGS.get(name)
     if name in OF_FLOATS and call.element_type(0) not in FLOATS:
         meaning = function_of_elements
-    if meaning is None or (name in BROADCAST_OPERATORS and not call.broadcasts()):
+    are_numbers = all(v.is_numeric for v in call.tensors if isinstance(v, KnownValue))
+    if (
+        meaning is None
+        or not are_numbers
+        or (name in BROADCAST_OPERATORS and not call.broadcasts())
+    ):
         return None
     try:
         result = meaning(call)
