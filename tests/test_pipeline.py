@@ -274,3 +274,12 @@ def test_no_fold_that_is_different_is_left_out_in_silence(
     monkeypatch.setattr(Rewriting, "carry_out", carry_out_wrongly)
     with pytest.raises(CheckFailedError, match="proof: different"):
         pipeline.optimize_in_memory(Model(beside("nonzero"), None), "m", FACTOR_4, RuntimeOptions())
+
+
+def test_a_layer_whose_input_has_no_shape_is_left_alone() -> None:
+    model = build("""<ir_version: 8, opset_import: ["" : 17]>
+    net (float[1, 2, 5, 16] x) => (float[1, 3, 5, 16] y)
+    <float[3, 2, 1, 1] w> { y = Conv (x, w) }""")
+    assert wf.fold(model, factor=4) is not model
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    assert wf.fold(model, factor=4) is model

@@ -293,3 +293,26 @@ def test_casts_at_other_places() -> None:
     wrong = half.copy()
     wrong[0, 0, 0] = np.nextafter(wrong[0, 0, 0], np.float16(9))
     assert proof(before, model(after, {"w": wrong})).verdict == "different"
+
+
+def test_a_choice_by_extents_that_nobody_knows_is_no_difference() -> None:
+    """The input has no shape: two branches that may be equal are unknown functions of it."""
+    before = model(AFTER, MERGED)
+    guarded = """s = Shape (x)  t = Size (s)  three = Constant <value_int = 3> ()
+        is = Equal (t, three)  y = If (is) <
+            then_branch = one () => (float[2, 3, 5] p) { p = Conv (x, w, b) },
+            else_branch = two () => (float[2, 3, 5] q) { d = Conv (x, w)  q = Add (d, c) }>"""
+    after = model(guarded, {**MERGED, "c": MERGED["b"][:, None]})
+    assert proof(before, after).verdict == "equal"
+    for proto in (before, after):
+        proto.graph.input[0].type.tensor_type.ClearField("shape")
+    size_proof = proof(before, after)
+    assert size_proof.verdict == "not provable"
+    assert size_proof.reason.endswith("the extents of x are not known")
+
+
+def test_another_weight_behind_an_input_without_a_shape_is_different() -> None:
+    before, after = model("y = Conv (x, w)", {"w": W}), model("y = Conv (x, w)", {"w": -W})
+    for proto in (before, after):
+        proto.graph.input[0].type.tensor_type.ClearField("shape")
+    assert proof(before, after).verdict == "different"

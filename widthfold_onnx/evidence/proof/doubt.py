@@ -19,6 +19,7 @@ from widthfold_onnx.evidence.proof.values import EPSILONS, FLOATS, OpaqueValue, 
 from widthfold_onnx.model.proto.indices import index_limits
 from widthfold_onnx.model.proto.walk import is_default, model_nodes, retain
 from widthfold_onnx.model.shapes.table import ShapeTable
+from widthfold_onnx.text import printable
 
 MAX_UNITS = 64
 """Largest error of a result by rounded constants, in `EPSILONS` times the largest result."""
@@ -71,7 +72,10 @@ def doubt_of(target: str, old: Evaluation, new: Evaluation) -> str:
         foreign = [name for name in new_only if "." in name]  # of a domain that is not onnx's own
         if foreign:
             return f"the definition of {', '.join(foreign)} is not known"
-        return "its extents are not known" if is_opaque else ""
+        if is_opaque:
+            return "its extents are not known"
+        shapeless = _shapeless_inputs(old, target, variables)
+        return f"the extents of {', '.join(shapeless)} are not known" if shapeless else ""
     if (has_law or casts) and all(_agree(*pair, MAX_ROUNDING) for pair in pairs):
         cast_text = "" if has_law else ", but Casts round at other places"
         return f"the numbers agree{cast_text or _operators_text(old_only, new_only)}"
@@ -79,6 +83,14 @@ def doubt_of(target: str, old: Evaluation, new: Evaluation) -> str:
     if is_merged and all(_agree(*pair, MAX_UNITS * epsilon) for pair in pairs):
         return f"the new model has rounded results of {', '.join(merged_operators)} on constants"
     return ""
+
+
+def _shapeless_inputs(run: Evaluation, target: str, variables: Mapping[str, Shape]) -> list[str]:
+    """Return the inputs without known extents from which a value is computed."""
+    inputs = {value.name for value in run.program.inputs} - run.shapes.keys()
+    scope = run.program.scope
+    reads = {name for i in scope.ancestors([target], variables) for name in scope.reads[i]}
+    return sorted(map(printable, inputs & reads))
 
 
 SUMS = frozenset({"Add", "Div", "Sub", "Sum"})
