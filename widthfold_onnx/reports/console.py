@@ -87,8 +87,8 @@ def table(content: Table, *, whole_names: bool = False) -> None:
         _print_grid(console, rows, sentences=content.sentences, whole_names=whole_names)
         return
     texts = [["; ".join(cell) for cell in row] for row in rows]
-    if not whole_names:
-        names = content.short_names(_PIPE_COLUMN)
+    if content.names and not whole_names:
+        names = short_names([name for name, *_ in texts[1:]], _PIPE_COLUMN)
         texts[1:] = [[name, *row[1:]] for name, row in zip(names, texts[1:], strict=True)]
     for line in _plain(texts):
         sys.stdout.write(f"{_prefixed(line)}\n")

@@ -31,9 +31,6 @@ KINDS = {
     "operator": "QLinearMatMul",
 }
 """By the way in which the model is quantized the operator that is folded."""
-UNKNOWN = {"operator"}
-"""Where the layer between the two is an operator of the runtime that says no shape: so of the
-second product none is known."""
 
 
 class Rows(CalibrationDataReader):
@@ -116,18 +113,17 @@ def outputs(path: Path, folder: Path, x: np.ndarray) -> tuple[list[np.ndarray], 
 @pytest.mark.parametrize("kind", KINDS)
 def test_from_inspect_to_verify(kind: str, models: dict[str, Path], tmp_path: Path) -> None:
     model, out, report = models[kind], tmp_path / "out.onnx", tmp_path / "report.json"
-    expected = 1 if kind in UNKNOWN else 2
     shown = widthfold("inspect", model, "--factor", 8)
     assert shown.code == 0
     assert f"2 {KINDS[kind]}" in shown.out
-    assert shown.out.count("rows by 8") == expected
+    assert shown.out.count("rows by 8") == 2
     assert widthfold("optimize", model, "--factor", 8).code == 0
     assert widthfold("optimize", model, "--factor", 8, "--check").code == 1
     assert not out.exists()
     quick = ("--provider", "cpu", "--seeds", 2)
     done = widthfold("optimize", model, out, "--factor", 8, "--report", report, *quick)
     assert done.code == 0, done.err
-    assert f"{expected} of 2 {KINDS[kind]} nodes folded" in done.out
+    assert f"2 of 2 {KINDS[kind]} nodes folded" in done.out
     assert {site["spread"] for site in json.loads(report.read_text())["sites"]} <= {1.0, None}
     checked = widthfold("verify", model, out, "--no-timing", "--truth-work", 0, *quick)
     assert checked.code == 0, checked.out + checked.err
@@ -137,7 +133,7 @@ def test_from_inspect_to_verify(kind: str, models: dict[str, Path], tmp_path: Pa
     for first, other in zip(before, after, strict=True):
         np.testing.assert_array_equal(other, first, strict=True)
     if kind != "dynamic":  # a DynamicQuantizeMatMul is two operators when a Reshape lies between
-        assert sorted(folded) == sorted([*kernels, *["Reshape"] * 2 * expected])
+        assert sorted(folded) == sorted([*kernels, *["Reshape"] * 4])
     assert widthfold("optimize", out, "--factor", 8, "--check").code == 0, "nothing is left to fold"
 
 

@@ -162,6 +162,7 @@ SEARCH_ALONE = {
     "measure": "decides whether anything is measured",
     "inputs": "the shapes are in the subject, and the data in that of a whole model",
     **dict.fromkeys(("values", "cases"), "a whole model has them in its subject"),
+    "index_limits": "follow from the model, which is the subject",
 }
 FOLDING: Mapping[str, Any] = {}
 FOLD_ALONE = {
@@ -193,6 +194,7 @@ OTHER: Mapping[str, Any] = {
     "inputs": ("a",),
     "values": {"a": (1.0,)},
     "cases": ({"a": (1.0,)},),
+    "index_limits": {"a": 3},
 }
 
 

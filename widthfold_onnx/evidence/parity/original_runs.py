@@ -244,15 +244,19 @@ def shake(model: onnx.ModelProto, draw_ulps: DrawUlps) -> onnx.ModelProto:
     names = (f"widthfold/shaken/{i}" for i in itertools.count())
     weights: dict[int, onnx.TensorProto] = {}  # several graphs may read one
 
-    def visit(graph: onnx.GraphProto, outside: Mapping[str, onnx.TensorProto]) -> None:
-        makers = {name: node for node in graph.node for name in node.output}
-        constants = {**outside, **{tensor.name: tensor for tensor in graph.initializer}}
+    def visit(
+        graph: onnx.GraphProto,
+        outer_makers: Mapping[str, onnx.NodeProto],
+        outer_constants: Mapping[str, onnx.TensorProto],
+    ) -> None:
+        makers = {**outer_makers, **{name: node for node in graph.node for name in node.output}}
+        constants = {**outer_constants, **{tensor.name: tensor for tensor in graph.initializer}}
         for node in graph.node:
             if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
                 constants[node.output[0]] = node.attribute[0].t
         for node in list(graph.node):
             for _, inner in subgraphs(node.attribute):
-                visit(inner, constants)
+                visit(inner, makers, constants)
             for place, name in enumerate(node.input if node.op_type in LINEAR else ()):
                 reader, maker = node, makers.get(name)
                 while maker is not None and maker.op_type in PASS_THROUGH:
@@ -270,7 +274,7 @@ def shake(model: onnx.ModelProto, draw_ulps: DrawUlps) -> onnx.ModelProto:
                 elif name in constants and constants[name].data_type in SHAKEN_TYPES:
                     weights[id(constants[name])] = constants[name]
 
-    visit(model.graph, {})
+    visit(model.graph, {}, {})
     for tensor in weights.values():
         array = shaken_array(numpy_helper.to_array(tensor), draw_ulps)
         tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))

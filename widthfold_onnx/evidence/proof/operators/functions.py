@@ -373,7 +373,7 @@ def _of_lines(call: Call) -> list[Value] | None:
         _along_lines(line_call, data, axes, extents, (i, count is not None and extents))
         for i in range(len(call.node.output))
     ]
-    if keepdims not in (None, 1):
+    if keepdims == 0:
         results = [reshaped(result, reduced_extents(call, data.shape, axes)) for result in results]
     return list(results)
 

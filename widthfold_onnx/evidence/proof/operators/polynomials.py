@@ -246,7 +246,7 @@ def axes_of(call: Call, rank: int) -> list[int] | None:
 
 def reduced_extents(call: Call, shape: Sequence[int], axes: Sequence[int]) -> list[int]:
     """Return the extents that a reduction leaves."""
-    keeps = call.attributes.get("keepdims", 1) == 1  # ONNX says 1, and the runtime tests for it
+    keeps = call.attributes.get("keepdims", 1)
     return [1 if i in axes else n for i, n in enumerate(shape) if keeps or i not in axes]
 
 
