@@ -400,6 +400,8 @@ class Proof(ReportPart, kw_only=True, frozen=True):
             computes; or skipped, where the original cannot be evaluated.
         reason: where they differ, or why nothing can be said; "" where they are equal.
         values: how many values that both models name were found equal.
+        rounded: how many constants are the rounding of a result of others, and were taken as that
+            result: models that are equal are so but for it.
         error_bits: the probability that `equal` is wrong is below 2^-error_bits.
         primes: one draw of random elements was made modulo each.
         functions: operators that stand for unknown functions of their inputs.
@@ -412,6 +414,7 @@ class Proof(ReportPart, kw_only=True, frozen=True):
     verdict: Literal["equal", "different", "not provable", "skipped"]
     reason: str = ""
     values: int = 0
+    rounded: int = 0
     error_bits: int = 0
     primes: list[int] = msgspec.field(default_factory=list)
     functions: list[str] = msgspec.field(default_factory=list)

@@ -106,6 +106,14 @@ def test_a_certificate_names_all_that_a_sceptic_needs() -> None:
     assert "primes" not in {line.label for line in describe(passing(), is_full=False).facts}
 
 
+def test_an_equality_but_for_rounded_constants_names_their_number() -> None:
+    rounded = replace(EQUAL, rounded=2)
+    expected = "equal but for the rounding of 2 constants"
+    assert proof_line(rounded).startswith(f"{expected}: both models compute the same function")
+    assert f"; proof: {expected};" in f"{verdict(replace(passing(), proof=rounded))};"
+    assert "rounding" not in proof_line(EQUAL)
+
+
 def test_the_run_on_integers_is_said() -> None:
     reason = "Conv c: 3 of 7 integers differ"
     for outcome, words in (

@@ -158,6 +158,8 @@ class Evaluation:
         """Return a value of a graph, or of one around it; constants are read when needed."""
         if name in frame.values:
             return frame.values[name]
+        if frame.outer is None and name in self.program.exact:
+            return self.program.exact[name]()
         if name in frame.scope.initializers:
             return KnownValue(self.program.read(frame.scope.initializers[name]))
         if frame.outer is None:
@@ -185,7 +187,8 @@ class Evaluation:
     def _node(self, frame: _Frame, index: int) -> list[Value]:
         node, path = frame.scope.nodes[index], frame.path
         if (array := constant(node, self.program)) is not None:
-            return [KnownValue(array)]
+            is_exact = frame.outer is None and node.output[0] in self.program.exact
+            return [self.program.exact[node.output[0]]() if is_exact else KnownValue(array)]
         call = Call(
             node=node,
             attributes=self.program.attributes(node),
@@ -203,7 +206,7 @@ class Evaluation:
             digests = (_digest(value).hex() for values in outputs for value in values)
             results, is_unknown = unknown_function(call, *digests), True
         else:
-            results, is_unknown = evaluate(call)
+            results, is_unknown = evaluate(call, is_exact=self.program.is_exact)
         if is_unknown:
             self.unknown_operators.add(operator(node))
         is_known = all(isinstance(value, KnownValue) for value in results)

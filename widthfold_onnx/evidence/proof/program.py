@@ -12,7 +12,7 @@ models for all variables. Then both models are equal, by induction in running or
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Container
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.evidence.proof.field import Draw
 from widthfold_onnx.evidence.proof.operators.arithmetic import MOVING
-from widthfold_onnx.evidence.proof.values import FLOATS, Extents, Shape, TensorType
+from widthfold_onnx.evidence.proof.values import FLOATS, Elements, Extents, Shape, TensorType
 from widthfold_onnx.model.proto.constant_folding import dense, literal
 from widthfold_onnx.model.proto.functions import MAX_INLINED_BYTES, inline
 from widthfold_onnx.model.proto.scope import NameScope, graph_scope
@@ -78,11 +78,15 @@ class Program:
         proto: the model.
         folder: where its external data lies.
         scope: its main graph.
+        exact: elements that take the place of constants that were rounded, by name.
+        is_exact: True if nodes on constants are computed as elements, without rounding.
     """
 
     proto: onnx.ModelProto
     folder: Path | None
     scope: NameScope
+    exact: Mapping[str, Callable[[], Elements]] = field(default_factory=dict)
+    is_exact: bool = False
 
     @classmethod
     def of(cls, proto: onnx.ModelProto, folder: Path | None) -> Self:
@@ -192,6 +196,12 @@ class Program:
             if constants.issuperset(operands):
                 constants.update(name for name in node.output if name)
         return constants
+
+    @cached_property
+    def computes_constants(self) -> bool:
+        """Check whether a node computes numbers from constants."""
+        writers = map(self.scope.writer, self.constant_values)
+        return any(node is not None and node.op_type != "Constant" for node in writers)
 
     def initializer(self, name: str) -> Array | None:
         """Read an initializer of the main graph, None if there is no such initializer."""
@@ -342,6 +352,8 @@ class Correspondence:
 
     def _is_alike(self, name: str) -> bool:
         """Check whether a name is the same constant in both models, or a computed value in both."""
+        if name in self.old.exact or name in self.new.exact:
+            return False
         if name not in self._likeness:
             old, new = self.old.initializer(name), self.new.initializer(name)
             self._likeness[name] = old is new or (

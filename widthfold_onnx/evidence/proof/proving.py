@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice, product
 from typing import Literal
 
 import numpy as np
@@ -26,6 +27,7 @@ from widthfold_onnx.evidence.proof.field import (
 )
 from widthfold_onnx.evidence.proof.operators import BROADCAST_OPERATORS
 from widthfold_onnx.evidence.proof.program import Branch, Correspondence, Program
+from widthfold_onnx.evidence.proof.rounding import Rounded, rounded_constants
 from widthfold_onnx.evidence.proof.sizes import (
     branch_tries,
     dimensions_of,
@@ -58,6 +60,10 @@ MIN_BITS = 40
 
 MAX_DRAW_ROUNDS = 4
 """Most rounds of draws; if the bound is above 2^-MIN_BITS then, nothing is proved."""
+
+
+MAX_ROUNDED_TRIES = 8
+"""Most choices of formulas with which a proof is tried where several give the same numbers."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +122,11 @@ def proof_report(
     """
     try:
         proofs = prove_at_sizes(old, new, sizes, run_shapes)
-        if any(proof.verdict != "equal" for proof in proofs):
+        rounded = 0
+        if not _are_equal(proofs):
             proofs = _expanded_proofs(old, new, sizes, run_shapes) or proofs
+        if not _are_equal(proofs):
+            proofs, rounded = _rounded_proofs(old, new, sizes, run_shapes) or (proofs, 0)
     except UnverifiedError as error:
         return Proof(verdict="skipped", reason=str(error))
     worst = max(proofs, key=lambda proof: VERDICTS.index(proof.verdict))
@@ -127,6 +136,7 @@ def proof_report(
         verdict=worst.verdict,
         reason=worst.reason and f"{worst.reason}, {place}",
         values=min(proof.values for proof in proofs),
+        rounded=rounded,
         error_bits=max(0, int(min(proof.error_bits for proof in proofs))),
         primes=list(dict.fromkeys(n for proof in proofs for n in proof.primes)),
         functions=sorted({name for proof in proofs for name in proof.functions}),
@@ -147,7 +157,55 @@ def _expanded_proofs(
         proofs = prove_at_sizes(first, other, sizes, run_shapes)
     except UnverifiedError:
         return []
-    return proofs if all(proof.verdict == "equal" for proof in proofs) else []
+    return proofs if _are_equal(proofs) else []
+
+
+def _rounded_proofs(
+    old: Program, new: Program, sizes: Sequence[Extents], run_shapes: Extents
+) -> tuple[list[SizeProof], int] | None:
+    """Prove two models with constants as the results of which they are the rounding.
+
+    Returns:
+        The proofs, and how many constants were rounded; None unless the models are equal so.
+    """
+    found = rounded_constants(old, new), rounded_constants(new, old)
+    if not any(found) and not old.computes_constants and not new.computes_constants:
+        return None
+    for of_new, of_old in _choices(*found):
+        first, other = (
+            replace(side, exact={name: item.tensor for name, item in choice.items()}, is_exact=True)
+            for side, choice in ((old, of_old), (new, of_new))
+        )
+        try:
+            proofs = prove_at_sizes(first, other, sizes, run_shapes)
+        except UnverifiedError:
+            continue
+        if _are_equal(proofs):
+            choice = of_new | of_old
+            return proofs, sum(not item.is_exact() for item in choice.values())
+    return None
+
+
+def _choices(
+    of_new: Mapping[str, Sequence[Rounded]], of_old: Mapping[str, Sequence[Rounded]]
+) -> Iterator[tuple[dict[str, Rounded], dict[str, Rounded]]]:
+    """Yield one formula for each constant: in the new model alone, the original alone, and both.
+
+    If each of two numbers is the reciprocal of the other, only one of them was computed.
+    """
+    nothing: dict[str, Sequence[Rounded]] = {}
+    pairs = [(of_new, nothing), (nothing, of_old), (of_new, of_old)]
+    for first, other in pairs if of_new and of_old else pairs[-1:]:
+        count, items = len(first), (*first.values(), *other.values())
+        for choice in islice(product(*items), MAX_ROUNDED_TRIES):
+            yield (
+                dict(zip(first, choice[:count], strict=True)),
+                dict(zip(other, choice[count:], strict=True)),
+            )
+
+
+def _are_equal(proofs: Sequence[SizeProof]) -> bool:
+    return all(proof.verdict == "equal" for proof in proofs)
 
 
 def prove_at_sizes(

@@ -214,7 +214,7 @@ def verdict(report: VerifyReport) -> str:
     return clauses(
         report.verdict,
         sets,
-        "" if report.proof is None else f"proof: {report.proof.verdict}",
+        "" if report.proof is None else f"proof: {report.proof.verdict}{_rounding(report.proof)}",
         integers(report.integers),
     )
 
@@ -233,7 +233,7 @@ def integers(run: IntegerRun | None) -> str:
 
 def proof(result: Proof) -> str:
     """Describe the proof in one sentence; the reasons of the report say why it failed."""
-    line = f"{result.verdict}: {_PROOFS[result.verdict]}"
+    line = f"{result.verdict}{_rounding(result)}: {_PROOFS[result.verdict]}"
     if result.verdict != "equal":
         return line
     sets = f" at {len(result.extents)} sets of extents" if len(result.extents) > 1 else ""
@@ -241,6 +241,12 @@ def proof(result: Proof) -> str:
         f"{line}{sets} ({counted(result.values, 'value')} that both name are equal; different "
         f"functions would agree with a probability below 2^-{result.error_bits})"
     )
+
+
+def _rounding(result: Proof) -> str:
+    if not result.rounded:
+        return ""
+    return f" but for the rounding of {counted(result.rounded, 'constant')}"
 
 
 def certificate(result: Proof | None) -> dict[str, str]:

@@ -111,8 +111,12 @@ def is_function(node: onnx.NodeProto) -> bool:
     return name in INVERSES or name not in {*MOVING, *POLYNOMIALS, "DequantizeLinear", "Pad"}
 
 
-def evaluate(call: Call) -> tuple[list[Value], bool]:
+def evaluate(call: Call, *, is_exact: bool = False) -> tuple[list[Value], bool]:
     """Compute the outputs of a node.
+
+    Args:
+        call: the node.
+        is_exact: compute constants of floats as elements, so that they are not rounded.
 
     Returns:
         The outputs, and whether they are random functions of all that the node reads.
@@ -129,8 +133,8 @@ def evaluate(call: Call) -> tuple[list[Value], bool]:
         return [_extents(call)], False
     is_constant = not source and all(isinstance(value, KnownValue) for value in call.tensors)
     constants = _of_constants(call) if is_constant else None
-    if constants is not None:
-        return constants, False
+    if constants is not None and not (is_exact and any(value.rounded for value in constants)):
+        return list(constants), False
     result = _of_elements(call)
     results = unknown_function(call, *source) if result is None else result
     # These constants are rounded when they are computed.
@@ -218,7 +222,7 @@ def _extents(call: Call) -> KnownValue:
     return KnownValue(np.array(shape[start:end], np.int64))
 
 
-def _of_constants(call: Call) -> list[Value] | None:
+def _of_constants(call: Call) -> list[KnownValue] | None:
     """Compute a node on numbers; None where the reference implementation may not know it."""
     name = operator(call.node)
     if name not in COMPUTED | EXACT or (name in COMPUTED and not call.is_modern()):

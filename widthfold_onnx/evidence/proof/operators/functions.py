@@ -19,6 +19,7 @@ from widthfold_onnx.evidence.proof.operators.arithmetic import (
     function_of,
     minus,
     plus,
+    quotient,
     reshaped,
     times,
 )
@@ -26,6 +27,7 @@ from widthfold_onnx.evidence.proof.operators.polynomials import (
     axes_of,
     convolution,
     reduced_extents,
+    square_root,
     with_bias,
 )
 from widthfold_onnx.evidence.proof.values import (
@@ -49,7 +51,7 @@ ELEMENT_FUNCTIONS = frozenset(
         *("GreaterOrEqual", "HardSigmoid", "HardSwish", "IsInf", "IsNaN"),
         *("LessOrEqual", "Log", "Mish", "Mod", "Not", "Pow", "Relu"),
         *("Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign"),
-        *("Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu"),
+        *("Swish", "Tan", "Tanh", "ThresholdedRelu"),
     }
 )
 COMMUTATIVE = frozenset(
@@ -61,7 +63,7 @@ KEEPING_ZERO = frozenset(
     {
         *("Abs", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Celu", "Elu", "Erf", "Floor", "Gelu"),
         *("HardSwish", "Mish", "Relu", "Round", "Selu", "Sign", "Sin", "Sinh", "Softsign"),
-        *("Sqrt", "Swish", "Tan", "Tanh"),
+        *("Swish", "Tan", "Tanh"),
     }
 )
 """Operators that return 0 for 0, whatever their attributes are. The result is 0 for an element that
@@ -109,8 +111,7 @@ def _power(call: Call) -> list[Value]:
     if number in (2, 3):
         return [reduce(times, [data] * int(number))]
     if number == 0.5:
-        root = helper.make_node("Sqrt", call.node.input[:1], call.node.output)
-        return function_of_elements(replace(call, node=root, attributes={}, inputs=[data]))
+        return [square_root(data)]
     return function_of_elements(call)
 
 
@@ -129,6 +130,18 @@ def _clip(call: Call) -> list[Value]:
         assert isinstance(value, KnownValue | Elements)
         result = value
     return [result]
+
+
+def _hard_swish(call: Call) -> list[Value]:
+    """Return HardSwish: x * max(0, min(1, x / 6 + 1 / 2)), which is x * Clip(x + 3, 0, 6) / 6."""
+    data = call.tensor(0)
+    shifted = replace(plus(data, KnownValue(np.array(3.0))), element_type=call.element_type(0))
+    bounds = [KnownValue(np.array(bound)) for bound in (0.0, 6.0)]
+    node = helper.make_node("Clip", ["x", "min", "max"], ["y"])
+    (clipped,) = _clip(replace(call, node=node, attributes={}, inputs=[shifted, *bounds]))
+    assert isinstance(clipped, Elements)
+    result = quotient(times(data, clipped), 6)
+    return [replace(result, constants=data.constants)]  # it reads none that a tool could merge
 
 
 def _is_no_bound(call: Call, name: str, bound: KnownValue) -> bool:
@@ -413,6 +426,7 @@ FUNCTIONS: Mapping[str, Meaning] = {
     "Clip": _clip,
     "com.microsoft.FusedConv": _fused_conv,
     "GlobalMaxPool": _reduction,
+    "HardSwish": _hard_swish,
     "LeakyRelu": _leaky_relu,
     "Less": meaning_of(_less),
     "Max": _extremum,
@@ -421,5 +435,6 @@ FUNCTIONS: Mapping[str, Meaning] = {
     "Pow": _power,
     "PRelu": meaning_of(_leaky_product),
     "Resize": _resize,
+    "Sqrt": meaning_of(square_root),
     "Where": meaning_of(_selection),
 }

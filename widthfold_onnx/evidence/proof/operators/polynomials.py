@@ -10,7 +10,12 @@ from itertools import starmap
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.field import Modulus, key_of, remainder, widened
+from widthfold_onnx.evidence.proof.field import (
+    Modulus,
+    key_of,
+    remainder,
+    widened,
+)
 from widthfold_onnx.evidence.proof.geometry import (
     Windows,
     conv,
@@ -48,6 +53,9 @@ from widthfold_onnx.model.shapes.inference import RawAttributes
 _EXACT_CASTS = {(FLOATS[i], FLOATS[j]) for i, j in ((0, 2), (0, 3), (1, 2), (1, 3), (2, 3))}
 """Casts from one type of floats to another that change no number."""
 
+
+MAX_NUMBER = 1024
+"""Largest whole number whose reciprocal and root are known exactly."""
 
 Place = Callable[[RawAttributes, Shape, Shape], Windows]
 Compute = Callable[[Array, Array, int, Windows, Modulus], Array]
@@ -176,15 +184,50 @@ def _batch_normalization(call: Call) -> list[Value] | None:
     data = call.tensor(0)
     operands = (along(call.tensor(i), 1, len(data.shape)) for i in range(1, 5))
     scale, bias, mean, variance = operands
-    root = function_of(key_of("reciprocal root", call.attributes.get("epsilon")), [variance])
+    root = reciprocal_root(call.attributes["epsilon"], variance)
     return [plus(times(minus(data, mean), times(scale, root)), bias)]
 
 
+def reciprocal_root(epsilon: float, value: Tensor) -> Elements:
+    """Return 1 / sqrt(value + epsilon)."""
+    return _reciprocal(square_root(plus(value, KnownValue(np.array(epsilon)))))
+
+
+def square_root(value: Tensor) -> Elements:
+    """Return a root: of small squares exactly, of any other element as a function of it."""
+    numbers = _small_numbers(value)
+    roots = np.rint(np.sqrt(np.maximum(numbers, 0)))
+    result = function_of(key_of("square root"), [value])
+    is_zero = ~np.any([draw != 0 for draw in value.draws], axis=0)
+    is_exact = is_zero | ((roots > 0) & (roots**2 == numbers))
+    draws = (np.where(is_exact, draw.dtype.type(1) * roots, draw) for draw in result.draws)
+    return replace(result, draws=tuple(draw.astype(np.float32) for draw in draws))
+
+
 def _reciprocal(value: Tensor) -> Elements:
-    return function_of(key_of("reciprocal"), [value])
+    """Return 1 / value: of small whole numbers exactly, of others as a function of the element."""
+    numbers = _small_numbers(value)
+    result = function_of(key_of("reciprocal"), [value])
+    if not numbers.any():
+        return result
+    exact = quotient(KnownValue(np.array(1.0)), np.where(numbers, numbers, 1))
+    pairs = zip(exact.draws, result.draws, strict=True)
+    return replace(result, draws=tuple(np.where(numbers, *pair) for pair in pairs))
 
 
-def _division(dividend: Tensor, divisor: Tensor) -> Elements:
+def _small_numbers(value: Tensor) -> Array:
+    """Return the whole numbers up to `MAX_NUMBER` among elements, 0 for all others.
+
+    Other elements are the same small number modulo five primes with a probability below 2^-100.
+    """
+    first, *others = value.draws
+    is_small = np.all([np.equal(first, draw) for draw in others], axis=0)
+    numbers = np.where(is_small & (np.abs(first) <= MAX_NUMBER), first, 0)
+    return numbers.astype(np.int64)
+
+
+def division(dividend: Tensor, divisor: Tensor) -> Elements:
+    """Return a quotient of real numbers, element by element; both are broadcast."""
     return times(dividend, _reciprocal(divisor))
 
 
@@ -294,7 +337,7 @@ POLYNOMIALS: Mapping[str, Meaning] = {
     "Cast": _cast,
     "Conv": _conv,
     "ConvTranspose": lambda call: _conv(call, read_transposed_windows, conv_transpose),
-    "Div": meaning_of(_division),
+    "Div": meaning_of(division),
     "Dropout": _dropout,
     "Einsum": _einsum,
     "Gemm": _gemm,
