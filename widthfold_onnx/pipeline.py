@@ -41,7 +41,7 @@ from widthfold_onnx.results import OptimizeReport, Proof, VerifyReport
 from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text
 from widthfold_onnx.rewrite.plan import Plan, read_plan
 from widthfold_onnx.runtime.environment import other_runtime
-from widthfold_onnx.runtime.inputs.cases import for_model, values_for_report
+from widthfold_onnx.runtime.inputs.cases import cases, for_model, values_for_report
 from widthfold_onnx.runtime.inputs.stored import with_stored_sizes
 from widthfold_onnx.tuning.search import search
 from widthfold_onnx.tuning.store import Store
@@ -95,7 +95,7 @@ def optimize(
         UnverifiedError: nothing can be measured, for want of a runtime or of usable inputs.
     """
     name, size = loaded.path.name, loaded.path.stat().st_size
-    values = values_for_report(for_model(search_options, loaded.proto).cases)
+    values = values_for_report(cases(loaded.proto, search_options.values))
     if out is None:
         verify_options = None
     else:

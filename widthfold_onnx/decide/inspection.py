@@ -24,7 +24,7 @@ from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import EXTENTS, guard_conditions, wide_problem
 from widthfold_onnx.rules.selection import nearest_refusals, preference, preferred_form
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.inputs.cases import for_model, values_for_report
+from widthfold_onnx.runtime.inputs.cases import cases, values_for_report
 from widthfold_onnx.runtime.inputs.sizes import (
     assumption_report,
     input_dimensions,
@@ -61,15 +61,15 @@ def inspect_model(
             "inspect measures nothing and shows the forms of one factor: give a number; what auto "
             "takes is shown by `optimize MODEL`"
         )
-    cases = for_model(runtime_options, loaded.proto).cases
+    combinations = cases(loaded.proto, runtime_options.values)
     drafting = Drafting(loaded, options)
     matches = drafting.matches(tuple(COMPANIONS))
     draft = drafting.with_companions(drafting.matches(options.active_companions))
     reading = drafting.reading(draft)
     multiple = options.pad_channels or CHANNEL_MULTIPLES[0]
     paddable = drafting.paddable_chains(reading, multiple)
-    assumed = _assumed(loaded, options, cases)
-    hints = Hints(reading, options, size_finder_of(loaded.path, cases))
+    assumed = _assumed(loaded, options, combinations)
+    hints = Hints(reading, options, size_finder_of(loaded.path, combinations))
     choose = partial(preferred_form, options=options)
     return InspectReport(
         model=loaded.path.name,
@@ -83,19 +83,19 @@ def inspect_model(
         companions=companion_reports(matches, options.active_companions, LEFT_ALONE),
         padding=padding_report(paddable, is_padded=False) if paddable.chains else None,
         assumed=assumed,
-        values=values_for_report(cases),
+        values=values_for_report(combinations),
         remarks=model_remarks(loaded.proto, reading.planned_shapes),
     )
 
 
 def _assumed(
-    loaded: LoadedModel, options: FoldOptions, cases: Sequence[Values]
+    loaded: LoadedModel, options: FoldOptions, combinations: Sequence[Values]
 ) -> AssumedSizes | None:
     """Return sizes at which the model runs; None if nothing is open, or none was found."""
     ports = ports_of(loaded.proto)
     if not input_dimensions(ports, options.input_shapes[0]).open_inputs:
         return None
-    runtime_options = RuntimeOptions(provider=Provider.CPU, cases=tuple(cases))
+    runtime_options = RuntimeOptions(provider=Provider.CPU, cases=tuple(combinations))
     try:
         _, sizes = isolated(provider_and_sizes, loaded.path, runtime_options, options.input_shapes)
     except UnverifiedError:

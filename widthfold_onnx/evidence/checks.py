@@ -74,12 +74,9 @@ def verification_of(
     state = StartReadings()
     comparison = comparable_runs(original, rewritten, options, on_progress)
     options = comparison.options
-    old, new = original, rewritten
-    if options.freeze_weights:
-        frozen_names = overridable(old.proto) - {value.name for value in new.proto.graph.input}
-        old = dataclasses.replace(old, proto=frozen(old.proto, frozen_names))
-    folds = recorded_folds(Document(new.proto, new.folder, OPERATORS))
-    proof, integers = _proofs(old, new, comparison, on_progress)
+    old = _frozen_alike(original, rewritten) if options.freeze_weights else original
+    folds = recorded_folds(Document(rewritten.proto, rewritten.folder, OPERATORS))
+    proof, integers = _proofs(old, rewritten, comparison, on_progress)
     sizes: Sizes = ()
     compared: Sizes = ()
     unrun = ""
@@ -89,7 +86,7 @@ def verification_of(
         sizes, compared = comparison.inputs.sizes, comparison.inputs.compared
         parity = model_parity(comparison, rewritten, is_proved=_is_equal(proof))
     findings = _of_integers(integers) + _of_proof(proof, parity, options) + parity.findings
-    findings += Findings(remarks=_wrong_declarations(old, new, sizes or options.input_shapes))
+    findings += Findings(remarks=_wrong_declarations(old, rewritten, sizes or options.input_shapes))
     timing: Timing | None = None
     if options.timing and parity.findings.verdict == "pass":
         timing, timing_findings = _timed(
@@ -110,16 +107,22 @@ def verification_of(
         reasons=list(findings.reasons),
         input_sets=parity.input_sets,
         environment=environment(
-            options, state, u8s8_error() if holds_bytes(old.proto, new.proto) else None
+            options, state, u8s8_error() if holds_bytes(old.proto, rewritten.proto) else None
         ),
         assumed=assumption_report(
             ports_of(old.proto), options.input_shapes, sizes if timing else compared
         ),
         saturates_further=parity.saturates_further,
         unrun=unrun if _is_equal(proof) else "",
-        note=other_runtime(recorded_runtime(new.proto)),
+        note=other_runtime(recorded_runtime(rewritten.proto)),
         values=values_for_report(options.cases),
     )
+
+
+def _frozen_alike(original: LoadedModel, rewritten: LoadedModel) -> LoadedModel:
+    """Return the original without the weights among its inputs that the rewritten model lacks."""
+    names = overridable(original.proto) - {value.name for value in rewritten.proto.graph.input}
+    return dataclasses.replace(original, proto=frozen(original.proto, names))
 
 
 def comparable_runs(

@@ -235,6 +235,12 @@ class Allowance(NamedTuple):
     defaults: Mapping[str, float] = DEFAULT_RTOL
     grain: float = 0.0
 
+    def distance(self, dtype: str) -> Distance:
+        """Return the largest and the mean difference by movement and grain, tolerance apart."""
+        grains = GRAINS * self.grain
+        moved = (self.movement or Distance()).times(self.multiple, dtype)
+        return moved.joined(Distance(grains, grains))
+
 
 DEFAULT_ALLOWANCE = Allowance()
 
@@ -261,9 +267,7 @@ def compare(
     rtol += tolerance.atol / unit  # as it is reported: relative to the largest |reference|
     allowed = Distance(bound, bound)
     if not tolerance.is_chosen(name):
-        moved = (movement or Distance()).times(allowance.multiple, dtype)
-        grains = GRAINS * allowance.grain
-        allowed = allowed.joined(moved).joined(Distance(grains, grains))
+        allowed = allowed.joined(allowance._replace(movement=movement).distance(dtype))
         rtol = max(rtol, allowed.largest / unit)
     is_near = largest <= allowed.largest and math.isfinite(largest)
     passed = figures.match and is_near and mean <= allowed.mean

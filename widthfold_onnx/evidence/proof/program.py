@@ -48,19 +48,11 @@ from widthfold_onnx.text import printable
 
 DEFINED = frozenset(
     {
-        *(
-            "CastLike",
-            "Celu",
-            "Clip",
-            "Elu",
-            "Gelu",
-            "HardSigmoid",
-            "HardSwish",
-            "LayerNormalization",
-        ),
-        *("LogSoftmax", "MeanVarianceNormalization", "Mish", "ReduceL1", "ReduceL2"),
-        *("ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare", "Relu", "Selu", "Shrink"),
-        *("Softmax", "Softplus", "Softsign", "Swish", "ThresholdedRelu"),
+        *("CastLike", "Celu", "Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish"),
+        *("LayerNormalization", "LogSoftmax", "MeanVarianceNormalization", "Mish"),
+        *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"),
+        *("Relu", "Selu", "Shrink", "Softmax", "Softplus", "Softsign", "Swish"),
+        "ThresholdedRelu",
     }
 )
 """Operators that onnx defines by others. Where two models are not equal with the operators as they

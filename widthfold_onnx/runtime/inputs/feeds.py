@@ -228,18 +228,25 @@ def _integers(
     """Draw data, or indices; some are negative where the rows of a table are known."""
     if port.limit is None and (port.dtype.endswith("int8") or math.prod(shape) > MAX_SMALL):
         return draw_whole(kind, generator, shape, port.dtype)
-    low, high = _interval(port, kind)
+    is_signed = not port.dtype.startswith("u")
+    if port.limit is None:
+        low, high = _few(kind, is_signed=is_signed)
+    else:
+        low, high = _rows(kind, min(port.limit, np.iinfo(port.dtype).max), is_signed=is_signed)
     return np.asarray(generator.integers(low, high, shape)).astype(port.dtype)
 
 
-def _interval(port: Port, kind: Distribution) -> tuple[int, int]:
-    """Return the least of the indices or of a few integers, and a number above them."""
-    is_signed, rows = not port.dtype.startswith("u"), port.limit
-    if rows is None and kind is Distribution.UNIFORM:
+def _few(kind: Distribution, *, is_signed: bool) -> tuple[int, int]:
+    """Return the least of a few integers that are data, and a number above them."""
+    if kind is Distribution.UNIFORM:
         return FEW
-    if rows is None and kind is Distribution.RANGE and is_signed:
+    if kind is Distribution.RANGE and is_signed:
         return -FEW[1], 0
-    if rows is None or rows <= UNKNOWN_ROWS or kind is Distribution.NORMAL:
-        return 0, UNKNOWN_ROWS if rows is None else max(min(rows, UNKNOWN_ROWS), 1)
-    high = min(rows, np.iinfo(port.dtype).max)
-    return -high if kind is Distribution.RANGE and is_signed else 0, high
+    return 0, UNKNOWN_ROWS
+
+
+def _rows(kind: Distribution, count: int, *, is_signed: bool) -> tuple[int, int]:
+    """Return the least index of a table with so many rows, and a number above all indices."""
+    if count <= UNKNOWN_ROWS or kind is Distribution.NORMAL:
+        return 0, max(min(count, UNKNOWN_ROWS), 1)
+    return -count if kind is Distribution.RANGE and is_signed else 0, count
