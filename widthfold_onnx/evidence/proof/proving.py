@@ -189,13 +189,15 @@ def _rounded_proofs(
 def _choices(
     of_new: Mapping[str, Sequence[Rounded]], of_old: Mapping[str, Sequence[Rounded]]
 ) -> Iterator[tuple[dict[str, Rounded], dict[str, Rounded]]]:
-    """Yield one formula for each constant: in the new model alone, the original alone, and both.
+    """Yield one formula for each constant: of none, the new model's, the original's, and of both.
 
     If each of two numbers is the reciprocal of the other, only one of them was computed.
     """
     nothing: dict[str, Sequence[Rounded]] = {}
-    pairs = [(of_new, nothing), (nothing, of_old), (of_new, of_old)]
-    for first, other in pairs if of_new and of_old else pairs[-1:]:
+    pairs = [(nothing, nothing), (of_new, of_old)]
+    if of_new and of_old:
+        pairs[1:1] = [(of_new, nothing), (nothing, of_old)]
+    for first, other in pairs if of_new or of_old else pairs[:1]:
         count, items = len(first), (*first.values(), *other.values())
         for choice in islice(product(*items), MAX_ROUNDED_TRIES):
             yield (

@@ -26,6 +26,7 @@ CONSTANTS = {
         "largest": np.finfo(np.float32).max,
         "sixth": np.float32(1 / 6),
         "root": np.sqrt(2),
+        "above_half": np.nextafter(np.float32(0.5), np.float32(1)),
         "alpha": 1.6732632,
         "below_alpha": np.nextafter(np.float32(1.6732632), np.float32(0)),
         "gamma": 1.050701,
@@ -111,6 +112,31 @@ PAIRS = {
         "n = Greater (v, one)  p = Mul (v, three)  y = Where (n, p, six)",
         "n = Greater (v, one)  p = Mul (v, three)  y = Where (n, p, three)",
     ),
+    "LayerNormalization": (
+        "y = LayerNormalization <axis = -1, epsilon = 0.5> (v, five, shift)",
+        "m = ReduceMean (v, axes)  d = Sub (v, m)  q = Pow (d, two)  e = ReduceMean (q, axes) "
+        "p = Add (e, half)  r = Sqrt (p)  n = Div (d, r)  k = Mul (n, five)  y = Add (k, shift)",
+        "m = ReduceMean (v, axes)  d = Sub (v, m)  q = Pow (d, two)  e = ReduceMean (q, axes) "
+        "p = Add (e, above_half)  r = Sqrt (p)  n = Div (d, r)  k = Mul (n, five) "
+        "y = Add (k, shift)",
+    ),
+    "Gelu": (
+        "y = Gelu (v)",
+        "d = Div (v, root)  e = Erf (d)  p = Add (e, one)  h = Mul (v, p)  y = Mul (h, half)",
+        "d = Div (v, root)  e = Erf (d)  p = Add (e, one)  h = Mul (v, p)  y = Mul (h, above_half)",
+    ),
+    "BatchNormalization of nothing": (
+        "y = BatchNormalization <epsilon = 0.0> (v, scales, shifts, zeros, ones)",
+        "k = Mul (v, scale_column)  y = Add (k, shift_column)",
+        "k = Mul (v, scale_column)  y = Add (k, above_column)",
+    ),
+    "BatchNormalization": (
+        "y = BatchNormalization <epsilon = 0.5> (v, scales, shifts, shifts, scales)",
+        "d = Sub (v, shift_column)  e = Add (scale_column, half)  r = Sqrt (e)  q = Div (d, r) "
+        "k = Mul (q, scale_column)  y = Add (k, shift_column)",
+        "d = Sub (v, shift_column)  e = Add (scale_column, above_half)  r = Sqrt (e) "
+        "q = Div (d, r)  k = Mul (q, scale_column)  y = Add (k, shift_column)",
+    ),
     "Pow of 2": ("y = Pow (v, two)", "y = Mul (v, v)", "d = Mul (v, v)  y = Mul (d, v)"),
     "Pow of 3": ("y = Pow (v, three)", "d = Mul (v, v)  y = Mul (d, v)", "y = Mul (v, v)"),
     "Pow of a half": ("y = Pow (v, half)", "y = Sqrt (v)", "y = Pow (v, two)"),
@@ -122,13 +148,31 @@ PAIRS = {
 }
 
 
+MERGEABLE = {"BatchNormalization of nothing"}
+"""Cases in which a number that is a few units off may be the result of constants, rounded twice."""
+
+
 @pytest.mark.parametrize("case", PAIRS)
 def test_a_definition(case: str) -> None:
-    axes = {"axes": np.int64([2]), "wrong": np.int64([1])}
-    programs = [model(nodes, **axes) for nodes in PAIRS[case]]
+    scales, shifts = np.float32([0.7, 1.3, 2.1]), np.float32([0.1, -0.3, 0.9])
+    arrays = {
+        "axes": np.int64([2]),
+        "wrong": np.int64([1]),
+        "five": np.linspace(0.3, 1.7, 5, dtype=np.float32),
+        "shift": np.linspace(-0.3, 0.9, 5, dtype=np.float32),
+        "scales": scales,
+        "shifts": shifts,
+        "zeros": np.zeros(3, np.float32),
+        "ones": np.ones(3, np.float32),
+        "scale_column": scales[:, None],
+        "shift_column": shifts[:, None],
+        "above_column": np.nextafter(shifts[:, None], np.float32(9)),
+    }
+    programs = [model(nodes, **arrays) for nodes in PAIRS[case]]
     assert verdict(programs[0], programs[1]) == "equal"
     assert verdict(programs[1], programs[0]) == "equal"
-    assert verdict(programs[0], programs[2]) == "different"
+    wrong = verdict(programs[0], programs[2])
+    assert wrong == ("not provable" if case in MERGEABLE else "different")
 
 
 def resized(mode: str, rounding: str, scale: float, kind: str = "nearest") -> Program:
