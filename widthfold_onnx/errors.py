@@ -12,6 +12,11 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class WidthfoldError(Exception):
     """Base of every error that widthfold raises on purpose; the message is one line."""
@@ -57,3 +62,31 @@ class InternalError(WidthfoldError):
     """An invariant of widthfold is broken: a bug of ours, never of the user's."""
 
     exit_code = 70
+
+
+LOG = logging.getLogger("widthfold")
+
+
+def note_swallowed(consequence: str) -> None:
+    """Log the exception that is handled, with its traceback: `--debug` shows it.
+
+    Libraries raise any exception on nodes that they do not know, and a fault of ours may hide among
+    them.
+
+    Args:
+        consequence: what follows instead of an error.
+    """
+    LOG.debug("%s:", consequence, exc_info=sys.exception())
+
+
+@contextmanager
+def shown_log() -> Iterator[None]:
+    """Write what is logged to the standard error of this process."""
+    handler, level = logging.StreamHandler(), LOG.level
+    LOG.setLevel(logging.DEBUG)
+    LOG.addHandler(handler)
+    try:
+        yield
+    finally:
+        LOG.removeHandler(handler)
+        LOG.setLevel(level)

@@ -40,6 +40,7 @@ from tests.runtime.called import (
     segfault,
     shout,
     spin,
+    swallow,
     unreadable,
 )
 from tests.shared import ROOT
@@ -48,6 +49,7 @@ from widthfold_onnx.errors import (
     InternalError,
     UnverifiedError,
     UsageError,
+    shown_log,
 )
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.runtime import child
@@ -345,3 +347,15 @@ def test_a_pipe_whose_child_is_gone_can_be_closed(number):
         raise OSError(number, os.strerror(number))
 
     child._end(SimpleNamespace(poll=lambda: 0, stdin=SimpleNamespace(close=fail), stdout=None))
+
+
+def test_what_is_swallowed_in_a_child_is_logged_here(capsys):
+    isolated(swallow)
+    assert not capsys.readouterr().err
+    with shown_log():
+        isolated(swallow)
+    text = capsys.readouterr().err
+    assert text.startswith("nothing follows:\nTraceback")
+    assert text.endswith("KeyError: 'of a library'\n")
+    isolated(swallow)
+    assert not capsys.readouterr().err

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from widthfold_onnx.errors import CheckFailedError, InternalError, WidthfoldError
+from widthfold_onnx.errors import CheckFailedError, InternalError, WidthfoldError, shown_log
 from widthfold_onnx.options import Progress, Step, silent
 from widthfold_onnx.system import END_SIGNALS, interrupt
 from widthfold_onnx.text import printable
@@ -77,7 +77,11 @@ MODEL = ModelType(path_type=Path)
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
     """Turn every error of a command into one line on standard error and its exit code."""
 
-    @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+    @click.option(
+        "--debug",
+        is_flag=True,
+        help="Show the traceback of an error, and exceptions that were no error.",
+    )
     @functools.wraps(command)
     def run(*, debug: bool, **arguments: Any) -> None:
         for number in END_SIGNALS:
@@ -86,7 +90,8 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
         with _exit_codes(debug=debug), _repeated_interrupts(), warnings.catch_warnings():
             if not debug:
                 warnings.simplefilter("ignore")  # warnings of libraries are not for the user
-            command(**arguments)
+            with shown_log() if debug else contextlib.nullcontext():
+                command(**arguments)
 
     return run
 

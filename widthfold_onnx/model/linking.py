@@ -16,7 +16,7 @@ from typing import NamedTuple
 import onnx
 from onnx import AttributeProto
 
-from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.errors import InvalidModelError, note_swallowed
 from widthfold_onnx.model.library import ir
 from widthfold_onnx.model.proto.scope import is_text
 from widthfold_onnx.model.proto.walk import (
@@ -90,6 +90,7 @@ def linked(proto: onnx.ModelProto) -> ir.Model:
     try:
         return ir.from_proto(reduced(proto) if sparse else proto)
     except Exception:
+        note_swallowed("the model is read without what the graph library lacks")
         try:
             return ir.from_proto(reduced(proto))
         except Exception as error:

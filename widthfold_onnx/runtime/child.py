@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import logging
 import math
 import os
 import pickle
@@ -28,15 +29,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, Self, TypeVar
 
-from widthfold_onnx.errors import InternalError, UnverifiedError, WidthfoldError
+from widthfold_onnx.errors import LOG, InternalError, UnverifiedError, WidthfoldError
 from widthfold_onnx.system import OWN_GROUP, TEMPORARY, end_tree, memory_limit
 from widthfold_onnx.text import printable
 
 Result = TypeVar("Result")
 
 _START = (
-    "import json, sys; sys.path[:], folder = json.loads(sys.argv[1]); "
-    "from widthfold_onnx.runtime.child import serve; serve(folder)"
+    "import json, sys; sys.path[:], folder, logs = json.loads(sys.argv[1]); "
+    "from widthfold_onnx.runtime.child import serve; serve(folder, logs=logs)"
 )
 _STEP = 1.0
 """Seconds of one wait at most: on Windows Ctrl-C is not heard before it ends."""
@@ -204,8 +205,9 @@ def _new_process() -> Iterator[_Process]:
         tempfile.TemporaryFile() as noise,
         tempfile.TemporaryDirectory(prefix="widthfold-", ignore_cleanup_errors=True) as folder,
     ):
+        logs = LOG.isEnabledFor(logging.DEBUG)
         popen = subprocess.Popen(
-            [sys.executable, "-P", "-u", "-c", _START, json.dumps([sys.path, folder])],
+            [sys.executable, "-P", "-u", "-c", _START, json.dumps([sys.path, folder, logs])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=noise,
@@ -242,7 +244,10 @@ def _messages(popen: subprocess.Popen[bytes], task: bytes) -> queue.SimpleQueue[
                 kind = ""
                 while kind not in _LAST:
                     kind, value = pickle.load(popen.stdout)
-                    messages.put((kind, value))
+                    if kind == "log":
+                        LOG.debug(value)
+                    else:
+                        messages.put((kind, value))
                 return
             popen.stdout.read()  # after a broken message: a full pipe would keep it from ending
         except Exception as error:  # without this an answer that does not unpickle would hang
@@ -253,10 +258,14 @@ def _messages(popen: subprocess.Popen[bytes], task: bytes) -> queue.SimpleQueue[
     return messages
 
 
-def serve(folder: str) -> None:
-    """Run tasks one after the other in the child; `folder` holds its temporary files.
+def serve(folder: str, *, logs: bool) -> None:
+    """Run tasks one after the other in the child.
 
     Only `isolated` starts it.
+
+    Args:
+        folder: holds its temporary files.
+        logs: whether what is logged is sent to the parent (`--debug`).
     """
     source, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - os.devnull is no path of ours
@@ -269,10 +278,25 @@ def serve(folder: str) -> None:
         with lock:
             _send(answers, message)
 
+    if logs:
+        LOG.setLevel(logging.DEBUG)
+        LOG.addHandler(_Sender(lambda text: answer(pickle.dumps(("log", text)))))
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_tasks, args=(source, tasks, folder), daemon=True).start()
     while True:
         _run(tasks.get(), answer)
+
+
+class _Sender(logging.Handler):
+    """Sends what is logged as text."""
+
+    def __init__(self, send: Callable[[str], None]) -> None:
+        super().__init__()
+        self._send = send
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send a record with its traceback."""
+        self._send(self.format(record))
 
 
 def _run(task: bytes, answer: Callable[[bytes], None]) -> None:

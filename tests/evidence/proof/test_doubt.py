@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper
 
 from widthfold_onnx.evidence.proof.program import Program
-from widthfold_onnx.evidence.proof.proving import SizeProof, prove_at_sizes
+from widthfold_onnx.evidence.proof.proving import SizeProof, proof_report, prove_at_sizes
 
 RNG = np.random.default_rng(5)
 W = RNG.standard_normal((3, 2, 3)).astype(np.float32)
@@ -316,3 +316,20 @@ def test_another_weight_behind_an_input_without_a_shape_is_different() -> None:
     for proto in (before, after):
         proto.graph.input[0].type.tensor_type.ClearField("shape")
     assert proof(before, after).verdict == "different"
+
+
+def test_a_type_that_only_one_model_knows_makes_no_difference():
+    """A tool may drop the value_info behind an operator that nobody knows."""
+    text = """<ir_version: 8, opset_import: ["" : 17, "acme" : 1]>
+    main (float[2, 3] x) => (float[3, 2] y) <float[2, 3] u> {
+      u = acme.Unknown (x, W)
+      y = Transpose <perm = [1, 0]> (u)
+    }"""
+    old, new = (onnx.parser.parse_model(text.replace("W", name)) for name in ("w", "v"))
+    for proto, name in ((old, "w"), (new, "v")):
+        proto.graph.initializer.append(numpy_helper.from_array(np.zeros(3, np.float32), name))
+    del new.graph.value_info[:]
+    first, second = (Program.of(proto, None) for proto in (old, new))
+    report = proof_report(first, second, [{}], {})
+    assert report.verdict == "not provable", report
+    assert "its element type is not known in one model" in report.reason

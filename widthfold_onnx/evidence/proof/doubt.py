@@ -10,6 +10,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from widthfold_onnx.arrays import Array, integers_of_all_sizes
+from widthfold_onnx.errors import note_swallowed
 from widthfold_onnx.evidence.proof.evaluation import Evaluation
 from widthfold_onnx.evidence.proof.field import key_of
 from widthfold_onnx.evidence.proof.float64 import evaluator
@@ -55,6 +56,9 @@ def doubt_of(target: str, old: Evaluation, new: Evaluation) -> str:
     runs = (old, new)
     variables = {**old.shapes, **old.variables}
     values = [run.values[target] for run in runs]
+    types = [run.values[target].element_type or run.table.element_type("", target) for run in runs]
+    if values[0].digest() == values[1].digest() and not all(types):
+        return "its element type is not known in one model"
     is_opaque = any(isinstance(value, OpaqueValue) for value in values)
     old_only, new_only = _operator_differences(old.functions, new.functions)
     operators = [_operators(run.program, target, variables) for run in runs]
@@ -222,6 +226,7 @@ def _numbers(
             (result,) = evaluator(model).run(None, feeds)
     except Exception:
         # It raises a different error for every operator that it does not know or cannot compute.
+        note_swallowed(f"no numbers in float64 for {target}")
         return None
     return np.asarray(result, np.float64)
 

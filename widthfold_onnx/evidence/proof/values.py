@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -218,9 +219,27 @@ class Call:
         return value
 
     def numbers(self, index: int) -> Array | None:
-        """Return the numbers of an input, None where it is left out or not known."""
+        """Return the numbers of an input, None where it is left out or not known.
+
+        Raises:
+            UnevaluableError: it holds strings or complex numbers.
+        """
         value = self.optional(index)
-        return value.array if isinstance(value, KnownValue) else None
+        if not isinstance(value, KnownValue):
+            return None
+        if value.array.dtype.kind in "OSUTc":
+            raise UnevaluableError(f"input {index} holds no numbers")
+        return value.array
+
+    def attribute(self, name: str) -> Any:
+        """Return an attribute that must be there.
+
+        Raises:
+            UnevaluableError: it is missing.
+        """
+        if name not in self.attributes:
+            raise UnevaluableError(f"attribute {name} is missing")
+        return self.attributes[name]
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -280,7 +299,14 @@ Meaning = Callable[[Call], list[Value] | None]
 
 def meaning_of(compute: Callable[..., Value]) -> Meaning:
     """Describe an operator that computes one result of its inputs alone."""
-    return lambda call: [compute(*call.tensors)]
+    count = len(signature(compute).parameters)
+
+    def meaning(call: Call) -> list[Value]:
+        if len(call.tensors) != count:
+            raise UnevaluableError(f"it has {len(call.tensors)} inputs, not {count}")
+        return [compute(*call.tensors)]
+
+    return meaning
 
 
 def broadcast_shape(shapes: Sequence[Shape]) -> Shape:

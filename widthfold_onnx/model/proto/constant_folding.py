@@ -19,6 +19,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from widthfold_onnx.arrays import Array
+from widthfold_onnx.errors import note_swallowed
 from widthfold_onnx.model.proto.tensors import has_arrays, is_external
 from widthfold_onnx.model.proto.walk import copy_of, domain_name, is_default
 from widthfold_onnx.refusal import Code, Refusal
@@ -59,6 +60,7 @@ def run_reference(
             results = evaluator.run(None, feeds)
     except Exception as error:
         # The reference implementation raises any error of numpy on inputs that do not fit.
+        note_swallowed(f"{node.op_type} cannot be computed")
         shapes = ", ".join(str(list(np.shape(a))) for a in inputs if a is not None)
         raise ValueError(f"fails on inputs of {shapes}") from error
     if not all(isinstance(result, np.ndarray | np.generic) for result in results):
@@ -83,6 +85,7 @@ def _evaluator(message: bytes, kinds: tuple[int, ...], opset: int) -> ReferenceE
         return ReferenceEvaluator(helper.make_model(graph, opset_imports=opsets))
     except Exception:
         # It raises different errors for unknown operators and versions.
+        note_swallowed(f"{node.op_type} is not known to the reference implementation")
         return None
 
 

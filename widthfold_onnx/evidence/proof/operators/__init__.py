@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 
+from widthfold_onnx.errors import note_swallowed
 from widthfold_onnx.evidence.proof.field import key_of, variables
 from widthfold_onnx.evidence.proof.operators.arithmetic import MOVING, function_of, move, pad
 from widthfold_onnx.evidence.proof.operators.functions import (
@@ -159,8 +160,9 @@ def _of_elements(call: Call) -> list[Value] | None:
         return None
     try:
         result = meaning(call)
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        # Invalid attributes and extents, for which numpy raises errors of its own.
+    except (IndexError, OverflowError, ValueError) as error:
+        # Extents, axes and places that do not fit, for which numpy raises errors of its own.
+        note_swallowed(f"{name} counts as no sense")
         raise UnevaluableError(f"it makes no sense ({error})") from error
     if result is not None and name in WRAPPING and call.element_type(0) not in (*FLOATS, 0):
         key = key_of("whole numbers", call.element_type(0))

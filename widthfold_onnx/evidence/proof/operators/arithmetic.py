@@ -196,7 +196,7 @@ def pad(call: Call) -> list[Value] | None:
     rank, mode = len(data.shape), attributes.get("mode", "constant")
     pads, fill, axes = call.numbers(1), call.optional(2), call.numbers(3)
     if call.opset < PAD_INPUTS_OPSET:
-        pads = np.array(attributes["pads" if "pads" in attributes else "paddings"])
+        pads = np.array(call.attribute("pads" if "pads" in attributes else "paddings"))
         fill = KnownValue(np.array(attributes.get("value", 0.0)))
     if pads is None or (axes is None and call.optional(3) is not None):
         return None

@@ -10,7 +10,7 @@ from functools import reduce
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import defs, helper
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.field import PRIME_COUNT, Draws, fingerprints, function, key_of
@@ -217,7 +217,7 @@ def _may_hide(first: Tensor, second: Tensor) -> KnownValue:
 
 
 def _leaky_relu(call: Call) -> list[Value]:
-    return [_leaky_product(call.tensor(0), KnownValue(np.array(call.attributes["alpha"])))]
+    return [_leaky_product(call.tensor(0), KnownValue(np.array(call.attribute("alpha"))))]
 
 
 def _leaky_product(data: Tensor, slope: Tensor) -> Elements:
@@ -299,7 +299,14 @@ def _reduction(call: Call) -> list[Value] | None:
 
 
 def _fused_conv(call: Call) -> list[Value]:
-    """Apply the activation to a Conv and its addend (ONNX Runtime, contrib_defs.cc)."""
+    """Apply the activation to a Conv and its addend (ONNX Runtime, contrib_defs.cc).
+
+    Raises:
+        UnevaluableError: an attribute has another type than that of a Conv: no checker looks at it.
+    """
+    types = {name: item.type for name, item in defs.get_schema("Conv").attributes.items()}
+    if any(item.type != types.get(item.name, item.type) for item in call.node.attribute):
+        raise UnevaluableError("an attribute has another type than that of a Conv")
     result = with_bias(convolution(call, call.tensor(0), call.tensor(1)), call.optional(2))
     addend = call.optional(3)
     total = result if addend is None else plus(result, addend)

@@ -121,7 +121,7 @@ def _gemm(call: Call) -> list[Value]:
 
 def _einsum(call: Call) -> list[Value] | None:
     """Compute an Einsum of two operands; None for another one, or if a label is repeated."""
-    equation = call.attributes["equation"].replace(" ", "")
+    equation = call.attribute("equation").replace(" ", "")
     if len(call.inputs) != 2 or equation.partition("->")[0].count(",") != 1:
         return None
     a, b = call.tensor(0), call.tensor(1)
@@ -279,6 +279,8 @@ def axes_of(call: Call, rank: int) -> list[int] | None:
     if operand is not None:
         if not isinstance(operand, KnownValue):
             return None
+        if operand.array.dtype.kind not in "iu":
+            raise UnevaluableError("its axes are no whole numbers")
         axes = operand.array.ravel().tolist()
     if not axes:
         return [] if call.attributes.get("noop_with_empty_axes") else list(range(rank))
