@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import onnx
 
 from widthfold_onnx.errors import NoKernelError, UnverifiedError, UsageError
 from widthfold_onnx.evidence.exact_kernels import holds_bytes
@@ -15,6 +16,7 @@ from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.interface import interface_differences
 from widthfold_onnx.evidence.parity.judgement import Findings, ModelParity, model_parity
 from widthfold_onnx.evidence.parity.original_runs import OriginalRuns, original_runs_of
+from widthfold_onnx.evidence.parity.outputs import Outputs
 from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.proof.proving import proof_report
 from widthfold_onnx.evidence.timing.profile import fallback_lines
@@ -22,8 +24,13 @@ from widthfold_onnx.evidence.timing.requirement import gate, slowest
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.model.loader import LoadedModel
-from widthfold_onnx.model.proto.walk import frozen, overridable
-from widthfold_onnx.model.shapes.declarations import declaration_remarks
+from widthfold_onnx.model.proto.dims import dims_of
+from widthfold_onnx.model.proto.walk import copy_of, frozen, overridable
+from widthfold_onnx.model.shapes.declarations import (
+    WrongDeclaration,
+    contradict,
+    declaration_remarks,
+)
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Progress, Shapes, Sizes, Step, VerifyOptions
@@ -86,7 +93,9 @@ def verification_of(
         sizes, compared = comparison.inputs.sizes, comparison.inputs.compared
         parity = model_parity(comparison, rewritten, is_proved=_is_equal(proof))
     findings = _of_integers(integers) + _of_proof(proof, parity, options) + parity.findings
-    findings += Findings(remarks=_wrong_declarations(old, rewritten, sizes or options.input_shapes))
+    returned = _returned(comparison)
+    lines = _wrong_declarations(old, rewritten, sizes or options.input_shapes, returned)
+    findings += Findings(remarks=lines)
     timing: Timing | None = None
     if options.timing and parity.findings.verdict == "pass":
         timing, timing_findings = _timed(
@@ -156,16 +165,54 @@ def comparable_runs(
     return dataclasses.replace(original_runs, inputs=inputs)
 
 
-def _wrong_declarations(old: LoadedModel, new: LoadedModel, sizes: Sizes) -> tuple[str, ...]:
+def _returned(comparison: OriginalRuns | Uncompared) -> Outputs:
+    """Return the outputs of the original on its first inputs, none where it was not run."""
+    return comparison.outputs[0] if isinstance(comparison, OriginalRuns) else {}
+
+
+def _wrong_outputs(proto: onnx.ModelProto, returned: Outputs) -> list[onnx.ValueInfoProto]:
+    """Return the outputs whose declared extents are not those that were returned."""
+    return [
+        value
+        for value in proto.graph.output
+        if value.name in returned and contradict(dims_of(value), returned[value.name].shape)
+    ]
+
+
+def _without_wrong_outputs(proto: onnx.ModelProto, returned: Outputs) -> onnx.ModelProto:
+    """Return a model that declares no extents of outputs that are wrong, for the proof."""
+    if not _wrong_outputs(proto, returned):
+        return proto
+    copy = copy_of(proto)
+    for value in _wrong_outputs(copy, returned):
+        value.type.tensor_type.ClearField("shape")
+    return copy
+
+
+def _wrong_declarations(
+    old: LoadedModel, new: LoadedModel, sizes: Sizes, returned: Outputs
+) -> tuple[str, ...]:
     """Name declared extents of both models that do not hold at the first sizes.
 
     A caller may demand extents that the new model does not take: that is said elsewhere.
+
+    Args:
+        old: the original.
+        new: the rewritten model.
+        sizes: shapes of the inputs.
+        returned: outputs of the original, which judge where inference knows no extents.
     """
     lines: list[str] = []
     seen: set[tuple[str, str]] = set()
     for subject, model in (("the original", old), ("the rewritten model", new)):
         with suppress(UsageError):
-            wrong = ShapeTable(model.proto, sizes[0]).wrong_declarations
+            wrong = [*ShapeTable(model.proto, sizes[0]).wrong_declarations]
+            names = {item.name for item in wrong}
+            wrong += [
+                WrongDeclaration("", value.name, dims_of(value) or (), returned[value.name].shape)
+                for value in _wrong_outputs(model.proto, returned)
+                if value.name not in names
+            ]
             further = [item for item in wrong if (item.path, item.name) not in seen]
             seen.update((item.path, item.name) for item in further)
             lines += declaration_remarks(subject, further)
@@ -238,7 +285,10 @@ def _proofs(
         nodes_run = bool(comparison.missing_kernel)
     on_progress(Step("proof by evaluation"))
     try:
-        old_program, new_program = (Program.of(model.proto, model.folder) for model in (old, new))
+        old_program, new_program = (
+            Program.of(_without_wrong_outputs(model.proto, _returned(comparison)), model.folder)
+            for model in (old, new)
+        )
     except UnverifiedError as error:
         return Proof(verdict="skipped", reason=str(error)), None
     proof = proof_report(old_program, new_program, options.input_shapes, run_shapes)
