@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -53,12 +54,19 @@ TERMS: dict[str, Callable[[list[tuple[int, ...]]], int]] = {
 }
 """For each operator, the most products that one result adds up, from the extents of the inputs."""
 
-DRAW = replace(Draw.of("integers"), primes=Draw.of("integers").primes[:2])
-"""Elements are the integers modulo two primes. The product of these is above 2^46, more than twice
-any sum of products, so that a result which agrees with the definition modulo both is equal."""
-
 WHOLE_ALPHA_BETA = {"alpha": 2.0, "beta": 3.0}
 """Whole numbers that replace the factors of a Gemm."""
+
+
+@cache
+def _draw() -> Draw:
+    """Return a draw of two primes, modulo which integers are their own elements.
+
+    The product of the primes is above 2^46, more than twice any sum of products, so that a result
+    which agrees with the definition modulo both is equal.
+    """
+    draw = Draw.of("integers")
+    return replace(draw, primes=draw.primes[:2])
 
 
 def run_on_integers(
@@ -71,7 +79,7 @@ def run_on_integers(
     for path, node, reader in _linear_nodes(new, new.scope, "", shared_values):
         try:
             arrays = _integers(node, table, path, reader)
-            with drawing(DRAW):
+            with drawing(_draw()):
                 difference = _difference(new, node, arrays, options)
         except (UnverifiedError, UnevaluableError, MemoryError) as error:
             skip_reason = skip_reason or f"{describe_node(node)}: {error}"
@@ -151,14 +159,14 @@ def _difference(
     if result.shape != expected[0].shape:
         return f"extents {list(result.shape)} instead of {list(expected[0].shape)}"
     mask = np.zeros(result.shape, bool)
-    for prime, draw in zip(DRAW.primes, expected[0].draws, strict=True):
+    for prime, draw in zip(_draw().primes, expected[0].draws, strict=True):
         mask |= remainder(result.astype(np.float64) - draw, prime) != 0
     return f"{np.count_nonzero(mask)} of {mask.size} integers differ" if mask.any() else ""
 
 
 def _draws(array: Array) -> Draws:
     """Return integers below half of every prime as elements: they are themselves."""
-    return (array.astype(np.float32),) * len(DRAW.primes)
+    return (array.astype(np.float32),) * len(_draw().primes)
 
 
 def _with_factors(node: onnx.NodeProto) -> onnx.NodeProto:

@@ -12,7 +12,7 @@ from widthfold_onnx.runtime.inputs.feeds import (
     distribution_of,
     draw,
     random_feeds,
-    with_indices,
+    with_small_integers,
 )
 from widthfold_onnx.runtime.session import Port
 
@@ -128,12 +128,12 @@ def test_integers_that_may_be_no_indices_become_zeros_and_ones():
         "s": np.array(["a"], object),
     }
     item = InputSet("seed 1", feeds, random=True)
-    tame = with_indices(item)
+    tame = with_small_integers(item)
     assert tame.label == "seed 1, integers 0 and 1"
     assert tame.feeds["x"] is feeds["x"]
     assert tame.feeds["i"].tolist() == [1, 0, 1]
     assert (tame.feeds["u"].dtype, tame.feeds["u"].tolist()) == (np.uint8, [1, 0])
-    assert with_indices(tame) is tame
+    assert with_small_integers(tame) is tame
 
 
 def test_strings_and_scalars():

@@ -36,7 +36,7 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Progress, RuntimeOptions, Shapes, Step, VerifyOptions, silent
 from widthfold_onnx.rules.quantization import before_moves
 from widthfold_onnx.runtime.inputs.cases import MAX_SMALL
-from widthfold_onnx.runtime.inputs.feeds import InputSet, with_indices
+from widthfold_onnx.runtime.inputs.feeds import InputSet, with_small_integers
 from widthfold_onnx.runtime.inputs.input_sets import InputSets, input_sets
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import Session, open_session
@@ -167,7 +167,7 @@ def _run(
             on_progress(Step(f"original: {item.label}"))
             outputs.append(run_once(session, item))
         except UnverifiedError as error:
-            if item.random and (tame := with_indices(item)) is not item:
+            if item.random and (tame := with_small_integers(item)) is not item:
                 queue.appendleft(tame)
             elif item.random and usable_sets:
                 remarks.append(f"left out {item.label}: {error}")

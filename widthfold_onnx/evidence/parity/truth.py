@@ -61,7 +61,7 @@ SLOW = (
 )
 """Operators that onnx's reference implementation computes element by element, in Python."""
 
-LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Operators whose work is their products."""
 
 MAX_WIDENED_BYTES = 1 << 28
@@ -197,7 +197,7 @@ def work_of(node: onnx.NodeProto, inputs: Sequence[Any], outputs: Sequence[Any])
     """Return the work of a node that ran, in elements."""
     size = sum(array.size for array in outputs if isinstance(array, np.ndarray))
     work = NODE_WORK + size * (SLOW_WORK if node.op_type in SLOW else 1)
-    if node.op_type in LINEAR:
+    if node.op_type in PRODUCTS:
         # Each number of the weight is multiplied at every position, of one group of channels.
         shapes = [np.shape(array) for array in inputs[:2]]
         products = size * shapes[0][-1]

@@ -65,7 +65,9 @@ def doubt_of(target: str, old: Evaluation, new: Evaluation) -> str:
     merged_operators, _ = _operator_differences(*operators)
     is_merged = bool(merged_operators) and (
         values[0].constants > values[1].constants
-        or _holds_sums(operators[0] - operators[1], _computed(target, old, new, variables))
+        or _holds_sums(
+            operators[0] - operators[1], _new_constant_count(target, old, new, variables)
+        )
     )
     has_law = bool(old_only or new_only) or is_opaque
     casts = any(name == "Cast" for run in runs for name, _ in run.functions)
@@ -102,16 +104,18 @@ SUMS = frozenset({"Add", "Div", "Sub", "Sum"})
 divisor. Products are known by `Elements.constants`."""
 
 
-def _holds_sums(merged: Operators, computed: int) -> bool:
+def _holds_sums(merged: Operators, new_count: int) -> bool:
     """Check whether a model that lacks some operators may hold their results as constants.
 
     Each leaves at most one. If more constants are new, one of them is no such result.
     """
     has_sums = any(name in SUMS for name, _ in merged)
-    return has_sums and 0 < computed <= merged.total()
+    return has_sums and 0 < new_count <= merged.total()
 
 
-def _computed(target: str, old: Evaluation, new: Evaluation, variables: Mapping[str, Shape]) -> int:
+def _new_constant_count(
+    target: str, old: Evaluation, new: Evaluation, variables: Mapping[str, Shape]
+) -> int:
     """Count the constants of the new model with a number that no constant of the original has.
 
     A constant that was moved, repeated, cast to a wider type, negated or padded has none.

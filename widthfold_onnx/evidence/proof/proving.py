@@ -311,7 +311,7 @@ def _distinct_proofs(
     results: list[SizeProof] = []
     for shapes in distinct_tries(models.old, demanded, tried):
         proof = next(iter(_counted_proof(models, shapes, {})), None)
-        if proof is not None and (proof.verdict == "equal" or _runs(models.old, shapes)):
+        if proof is not None and (proof.verdict == "equal" or _is_evaluable(models.old, shapes)):
             tried.append(shapes)
             results.append(proof)
             if proof.verdict == "different":
@@ -319,7 +319,7 @@ def _distinct_proofs(
     return results
 
 
-def _runs(program: Program, shapes: Extents) -> bool:
+def _is_evaluable(program: Program, shapes: Extents) -> bool:
     """Check whether a whole model can be evaluated: extents that must be equal may differ."""
     evaluation = Evaluation(program, program.shapes_at(shapes), shapes, {}, {})
     try:
@@ -582,7 +582,7 @@ def _error_bits(old: Evaluation, new: Evaluation) -> float:
     return -math.log2(probability * (1 + count**2 / 2))
 
 
-def _is_apart(old: Tensor, new: Tensor) -> Array:
+def _unequal_elements(old: Tensor, new: Tensor) -> Array:
     """Return where two tensors of equal extents differ; strings and complex numbers, too."""
     try:
         return unequal(old.draws, new.draws)
@@ -598,7 +598,7 @@ def _difference(old: Value, new: Value) -> str:
         return "it is computed otherwise"
     if old.shape != new.shape:
         return f"extents {list(new.shape)} instead of {list(old.shape)}"
-    mask = _is_apart(old, new)
+    mask = _unequal_elements(old, new)
     places = np.argwhere(mask)
     if not len(places):
         names = [onnx.TensorProto.DataType.Name(value.element_type) for value in (new, old)]

@@ -53,7 +53,7 @@ class InputSet:
     random: bool = False
 
 
-def with_indices(item: InputSet) -> InputSet:
+def with_small_integers(item: InputSet) -> InputSet:
     """Return a set whose integers are 0 and 1, as indices may be; the set itself if they are."""
     integers = {name: x for name, x in item.feeds.items() if x.dtype.kind in "iu"}
     if all(np.isin(x, (0, 1)).all() for x in integers.values()):
