@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.model.proto import walk
 
 FLOAT = TensorProto.FLOAT
@@ -86,6 +87,14 @@ def test_a_graph_is_named_by_the_way_to_it() -> None:
 
 def test_a_node_without_output_names_its_graphs_by_its_own_name() -> None:
     assert walk.body_path("a", helper.make_node("If", ["c"], [], "alone"), "x") == "a/alone/x"
+
+
+def test_a_node_in_a_branch_of_an_if_is_found_by_any_name_of_the_output() -> None:
+    for output in ("u", "/u", "/a/If_output_0"):
+        node = helper.make_node("If", ["c"], [output])
+        name = NodeName(walk.body_path(walk.body_path("", node, "else_branch"), node, "x"), "conv")
+        assert name.lies_in_branch_of(output)
+        assert not name.lies_in_branch_of("other")
 
 
 def test_every_tensor_is_visited_once() -> None:

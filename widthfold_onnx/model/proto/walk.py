@@ -100,13 +100,15 @@ def placed_graphs(graph: onnx.GraphProto, path: str = "") -> Iterator[tuple[str,
 def body_path(path: str, node: onnx.NodeProto, place: str) -> str:
     """Name a subgraph by the way to it: ``y/then_branch``, within the subgraph `path`.
 
+    Names as PyTorch writes them begin with a slash of their own: ``/If_output_0/then_branch``.
+
     Args:
         path: path of the graph that holds the node; "" for the main graph.
         node: the node that holds the subgraph; its first output names the subgraph.
         place: place of the subgraph in the node, see `subgraphs`.
     """
     owner = next((name for name in node.output if name), node.name)
-    return f"{path}/{owner}/{place}".lstrip("/")
+    return f"{path}/{owner}/{place}" if path else f"{owner}/{place}"
 
 
 def initializers(graph: onnx.GraphProto) -> dict[str, StoredTensor]:
