@@ -333,3 +333,12 @@ def test_a_type_that_only_one_model_knows_makes_no_difference():
     report = proof_report(first, second, [{}], {})
     assert report.verdict == "not provable", report
     assert "its element type is not known in one model" in report.reason
+
+
+def test_texts_are_no_numbers_in_float64() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g () => (string[n] y) <string[2] x = {%s}> {
+      y = StringNormalizer <case_change_action = "NONE", stopwords = [%s]> (x)
+    }"""
+    models = [onnx.parser.parse_model(text % ('"a", "b"', words)) for words in ('"a"', '"b"')]
+    assert proof(models[0], models[0]).verdict == "equal"
+    assert proof(*models).verdict != "equal"

@@ -204,7 +204,7 @@ def _numbers(
     """Compute a value in float64, under one condition of every If unless it is None.
 
     Returns:
-        The value; None where the reference implementation cannot compute it.
+        The value; None where the reference implementation cannot compute it, or it is no number.
     """
     scope = program.scope
     indices = scope.ancestors([target], variables)
@@ -232,7 +232,7 @@ def _numbers(
         # It raises a different error for every operator that it does not know or cannot compute.
         note_swallowed(f"no numbers in float64 for {target}")
         return None
-    return np.asarray(result, np.float64)
+    return np.asarray(result, np.float64) if np.asarray(result).dtype.kind in "biuf" else None
 
 
 def _decide(model: onnx.ModelProto, condition: bool) -> None:
