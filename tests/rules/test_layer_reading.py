@@ -54,6 +54,12 @@ REFUSALS: dict[str, tuple[Product, FoldOptions, str, str]] = {
         "one-position",
         "rows: the data has one of its rows, so there is none to move",
     ),
+    "a flag that is neither 0 nor 1": (
+        Product(shape=[16, 3], weight=[5, 3], op="Gemm", attributes={"transB": 2}),
+        FoldOptions(factor=8, mix_samples=True),
+        "inconsistent-attributes",
+        "transB is 2, neither 0 nor 1",
+    ),
     "a vector": (
         Product(shape=[3], weight=[3, 5]),
         FoldOptions(factor=8),

@@ -32,7 +32,7 @@ from widthfold_onnx.rules.layers import (
     SampleCounts,
     Site,
 )
-from widthfold_onnx.rules.op import SHARDED
+from widthfold_onnx.rules.op import node_problem
 from widthfold_onnx.rules.quantization import (
     BYTE_TYPES,
     ExtentsOf,
@@ -144,12 +144,12 @@ def unknown_since(value: Value, is_known: Callable[[Value], bool]) -> str:
 
 
 def place_problem(document: Document, scope: Scope, node: Node) -> Refusal | None:
-    """Refuse a node that no rule can replace, for its place or its devices."""
+    """Refuse a node that no rule can replace, for its place, its devices or its flags."""
     if scope.proto is None:
         return Refusal(
             Code.IN_FUNCTION, f"the function cannot be inlined: {document.why_not_inlined}"
         )
-    return SHARDED if node.device_configurations else None
+    return node_problem(node)
 
 
 def _operator(document: Document, node: Node) -> Operator | Refusal:

@@ -152,9 +152,14 @@ def rule_problem(op: Op, operators: Collection[str], template: str) -> Refusal |
         return Refusal(Code.NOT_CARRIED, template.format(node.op_type))
     if opset < BROADCAST_OPSET:
         return Refusal(Code.OPSET_TOO_OLD, f"opset {opset} is below {BROADCAST_OPSET}")
+    return node_problem(node)
+
+
+def node_problem(node: Node) -> Refusal | None:
+    """Refuse a node that no rule replaces: on several devices, or with a flag of another number."""
     for name in FLAGS:
         if (number := node.attributes.get_int(name, 0)) not in (0, 1):
-            return Refusal(Code.NOT_CARRIED, f"{name} is {number}, neither 0 nor 1")
+            return Refusal(Code.INCONSISTENT_ATTRIBUTES, f"{name} is {number}, neither 0 nor 1")
     return SHARDED if node.device_configurations else None
 
 
