@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice, product
+from itertools import chain, islice, product
 from typing import Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ import onnx
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.evidence.proof.bounds import size_bounds
 from widthfold_onnx.evidence.proof.doubt import doubt_of
 from widthfold_onnx.evidence.proof.evaluation import Evaluation
 from widthfold_onnx.evidence.proof.field import (
@@ -29,6 +30,7 @@ from widthfold_onnx.evidence.proof.operators import BROADCAST_OPERATORS
 from widthfold_onnx.evidence.proof.program import Branch, Correspondence, Program
 from widthfold_onnx.evidence.proof.rounding import Rounded, rounded_constants
 from widthfold_onnx.evidence.proof.sizes import (
+    beyond_tries,
     branch_tries,
     dimensions_of,
     distinct_tries,
@@ -226,49 +228,57 @@ def prove_at_sizes(
     Raises:
         UnverifiedError: no extents were found at which the original can be evaluated.
     """
-    models, demanded = Correspondence(old, new), sizes[0]
     proofs: list[SizeProof] = []
+    for proof in _proofs(Correspondence(old, new), sizes, run_shapes, proofs):
+        proofs.append(proof)
+        if proof.verdict == "different":
+            break
+    return proofs
+
+
+def _proofs(
+    models: Correspondence,
+    sizes: Sequence[Extents],
+    run_shapes: Extents,
+    proofs: Sequence[SizeProof],
+) -> Iterator[SizeProof]:
+    """Yield the proofs of `prove_at_sizes`; which extents follow depends on those before.
+
+    Args:
+        models: the models.
+        sizes: extents that the caller demands, one or more assignments.
+        run_shapes: extents at which the original ran, empty where it did not.
+        proofs: the proofs so far; the caller appends each one that it gets.
+
+    Raises:
+        UnverifiedError: no extents were found at which the original can be evaluated.
+    """
+    old, new, demanded = models.old, models.new, sizes[0]
     for shapes in sizes:
-        proofs.append(_first_proof(models, first_tries(old, shapes, run_shapes)))
-        if _has_difference(proofs):
-            return proofs
+        yield _first_proof(models, first_tries(old, shapes, run_shapes))
     if dimensions_of(old, demanded).open_dims:
         with suppress(UnverifiedError):  # the original may take one size alone
-            proofs.append(_first_proof(models, second_tries(old, demanded, proofs[0].shapes)))
-        if _has_difference(proofs):
-            return proofs
-        proofs += _distinct_proofs(models, demanded, proofs)
-        if _has_difference(proofs):
-            return proofs
+            yield _first_proof(models, second_tries(old, demanded, proofs[0].shapes))
+        yield from _evaluable_proofs(models, demanded, proofs)
     # Guards must be right at all extents, also if the caller planned with some. Another tool may
     # have stated the extents of the caller, so that the new model fails with an error at others.
-    if _has_difference(proofs) or not dimensions_of(old, {}).open_dims:
-        return proofs
+    if not dimensions_of(old, {}).open_dims:
+        return
     is_possible = partial(_is_possible, models)
     for shapes in filter(is_possible, tested_tries(old, new, proofs[0].shapes)):
-        proofs += _counted_proof(models, shapes, demanded)
-        if _has_difference(proofs):
-            return proofs
+        yield from _counted_proof(models, shapes, demanded)
     smallest = min(proofs, key=lambda proof: input_elements(proof.shapes) or math.inf).shapes
-    proofs += _else_proof(models, smallest, _unseen_branches(models, proofs))
+    yield from _else_proof(models, smallest, _unseen_branches(models, proofs))
 
     def unseen_ifs() -> set[str]:
         return {name for name, _ in _unseen_branches(models, proofs)}
 
     for shapes in branch_tries(old, new, smallest, unseen_ifs, is_possible):
-        proofs += _counted_proof(models, shapes, demanded)
-        if _has_difference(proofs):
-            return proofs
+        yield from _counted_proof(models, shapes, demanded)
     for name, branch in _unseen_branches(models, proofs):
         reason = f"the {branch} of {printable(name)} is chosen at none of the extents tried"
         unseen = frozenset([name])
-        proofs.append(SizeProof("not provable", reason, proofs[0].shapes, unseen=unseen))
-    return proofs
-
-
-def _has_difference(proofs: Sequence[SizeProof]) -> bool:
-    """Check whether the last proof found a difference."""
-    return proofs[-1].verdict == "different"
+        yield SizeProof("not provable", reason, proofs[0].shapes, unseen=unseen)
 
 
 def _counted_proof(models: Correspondence, shapes: Extents, demanded: Extents) -> list[SizeProof]:
@@ -303,20 +313,18 @@ def _is_possible(models: Correspondence, shapes: Extents) -> bool:
     return True
 
 
-def _distinct_proofs(
+def _evaluable_proofs(
     models: Correspondence, demanded: Extents, proofs: Sequence[SizeProof]
-) -> list[SizeProof]:
-    """Compare at extents that tell open dimensions apart, where the original runs at them."""
-    tried = [proof.shapes for proof in proofs]
-    results: list[SizeProof] = []
-    for shapes in distinct_tries(models.old, demanded, tried):
-        proof = next(iter(_counted_proof(models, shapes, {})), None)
-        if proof is not None and (proof.verdict == "equal" or _is_evaluable(models.old, shapes)):
-            tried.append(shapes)
-            results.append(proof)
-            if proof.verdict == "different":
-                break
-    return results
+) -> Iterator[SizeProof]:
+    """Compare at extents that the original may not take: apart, 1, and beyond integers."""
+    old, tried = models.old, [proof.shapes for proof in proofs]
+    bounds = size_bounds(old, models.targets) | size_bounds(models.new, models.targets)
+    tries = chain(distinct_tries(old, demanded, tried), beyond_tries(old, demanded, tried, bounds))
+    for shapes in tries:
+        for proof in _counted_proof(models, shapes, {}):
+            if proof.verdict == "equal" or _is_evaluable(old, shapes):
+                tried.append(shapes)
+                yield proof
 
 
 def _is_evaluable(program: Program, shapes: Extents) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 
 from widthfold_onnx.evidence.proof.program import Program, constant
 from widthfold_onnx.evidence.proof.values import Extents
@@ -48,6 +49,16 @@ BATCH = 2
 
 MAX_GUESSED = 1 << 20
 """Elements of all inputs at extents that nobody named: each takes forty bytes and more."""
+
+BEYOND = (0, 2)
+"""What is added to a bound: an index is clipped where an extent exceeds the bound by 2."""
+
+FAR = (16, 4)
+"""Multiples of a bound for the try that is far beyond; the first one that fits counts."""
+
+MAX_GROWTH = 4
+"""Extents beyond bounds may make so many times the elements of all values at the first extents, or
+`MAX_GUESSED` elements."""
 
 
 def dimensions_of(program: Program, demanded: Extents) -> Dimensions:
@@ -130,6 +141,82 @@ def distinct_tries(
     positions = dims.besides(dims.only_batch_dims)
     if any(first[dim] != 1 for dim in positions):
         yield dims.shapes({**first, **dict.fromkeys(positions, 1)})
+
+
+def beyond_tries(
+    program: Program, demanded: Extents, tried: Sequence[Extents], bounds: Collection[int]
+) -> Iterator[Extents]:
+    """Yield extents that reach bounds above the first extents, and extents just beyond them.
+
+    Up to 100 positions x[:, :100] is x. Left out are extents that lie between the same bounds as
+    earlier ones. At last one try is far beyond, as a model may halve an extent before it is cut.
+
+    Args:
+        program: the original.
+        demanded: extents that the caller demands.
+        tried: extents at which the models were compared so far; the caller appends to it.
+        bounds: the bounds (`bounds.size_bounds`).
+    """
+    limits = sorted({bound + step for bound in bounds for step in BEYOND})
+    for limit in limits:
+        yield from _tries_from(limit, limits, program, demanded, tried)
+    count = len(tried)
+    for limit in sorted({(bound + 1) * times for bound in bounds for times in FAR}, reverse=True):
+        yield from _tries_from(limit, [limit], program, demanded, tried)
+        if len(tried) > count:
+            return
+
+
+def _tries_from(
+    limit: int,
+    limits: Sequence[int],
+    program: Program,
+    demanded: Extents,
+    tried: Sequence[Extents],
+) -> Iterator[Extents]:
+    """Yield extents that reach a limit, unless earlier ones lie between the same limits.
+
+    All positions reach it together, or else one dimension does; where the original does not run so,
+    at the next multiple of the first extent. The values of the model are bounded (`MAX_GROWTH`).
+
+    Args:
+        limit: the limit.
+        limits: all of them, in order.
+        program: the original.
+        demanded: extents that the caller demands.
+        tried: extents at which the models were compared so far; the caller appends to it.
+    """
+    dims = dimensions_of(program, demanded)
+    first = dims.extents(tried[0])
+    if limit > MAX_TESTED or limit <= min(first.values()):
+        return
+    groups = (dims.besides(dims.only_batch_dims), *((dim,) for dim in first))
+    for group, is_exact in product(groups, (True, False)):
+        above = {d: limit if is_exact else _multiple(limit, first[d]) for d in group}
+        extents = first | {dim: max(n, first[dim]) for dim, n in above.items()}
+        places = {dim: {bisect(limits, n) for n in (limit, extents[dim])} for dim in group}
+        seen = [dims.extents(shapes) for shapes in tried]
+        is_new = any(
+            limit > first[dim] and places[dim].isdisjoint(bisect(limits, n[dim]) for n in seen)
+            for dim in group
+        )
+        shapes = dims.shapes(extents)
+        if is_new and input_elements(shapes) <= MAX_GUESSED:
+            least = MAX_GROWTH * _all_elements(program, tried[0])
+            if _all_elements(program, shapes) <= max(MAX_GUESSED, least):
+                yield shapes
+
+
+def _multiple(least: int, unit: int) -> int:
+    """Return the first multiple of a unit from a number on."""
+    return -(-least // max(unit, 1)) * max(unit, 1)
+
+
+def _all_elements(program: Program, shapes: Extents) -> int:
+    """Return the number of elements of the values of the main graph whose extents are known."""
+    table = program.shapes_at(shapes)
+    extents = (table.extents("", name) for name in program.scope.writers)
+    return sum(math.prod(dims) for dims in extents if dims is not None)
 
 
 @dataclass(frozen=True)
