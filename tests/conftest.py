@@ -6,6 +6,7 @@ import pickle
 import re
 import signal
 from collections.abc import Callable, Iterator
+from contextvars import Context, copy_context
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -74,21 +75,23 @@ def in_this_process(
 ) -> Any:
     """Stand in for `isolated`: the same results and errors, nothing is started or limited.
 
-    What goes there and back is pickled, as between two processes.
+    What goes there and back is pickled, as between two processes. Context variables have their
+    defaults, as in a new process.
     """
     function, args = through_a_pipe((function, args))
+    caller = copy_context()
     own: list[BaseException] = []
 
     def send(message: object) -> None:
         assert on_message is not None
         try:
-            on_message(through_a_pipe(message))
+            caller.run(on_message, through_a_pipe(message))
         except BaseException as error:
             own.append(error)
             raise
 
     try:
-        result = function(*args, **({"send": send} if on_message else {}))
+        result = Context().run(function, *args, **({"send": send} if on_message else {}))
     except WidthfoldError as error:
         raise (error if error in own else through_a_pipe(error)) from None
     except MemoryError:

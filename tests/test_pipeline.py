@@ -24,10 +24,9 @@ from widthfold_onnx.options import (
     Provider,
     RuntimeOptions,
     SearchOptions,
-    Step,
     VerifyOptions,
-    silent,
 )
+from widthfold_onnx.progress import Step, progress_to
 from widthfold_onnx.results import OptimizeReport, VerifyReport
 from widthfold_onnx.rewrite.rewriting import Rewriting
 
@@ -146,15 +145,16 @@ def test_proof_and_values_are_of_the_same_bytes(changed: str, tmp_path: Path) ->
     other = build(LAYER)
     other.producer_name = "build"
 
-    def on_progress(step: Step) -> None:
+    def build_meanwhile(step: Step) -> None:
         if step.text.startswith("out.onnx, level disabled"):  # the proof was before
             save(other, tmp_path / changed)
 
     old, new = map(load, paths)
     options = VerifyOptions(provider=Provider.CPU, seeds=1, timing=False)
-    assert verification_of(old, new, options, on_progress=silent).verdict == "pass"
-    with pytest.raises(InvalidModelError, match=f"^{changed} was changed in the meantime$"):
-        verification_of(old, new, options, on_progress=on_progress)
+    assert verification_of(old, new, options).verdict == "pass"
+    error = f"^{changed} was changed in the meantime$"
+    with progress_to(build_meanwhile), pytest.raises(InvalidModelError, match=error):
+        verification_of(old, new, options)
 
 
 def test_the_original_that_was_decided_on_is_the_one_that_is_verified(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ import onnx
 from widthfold_onnx import evidence, pipeline
 from widthfold_onnx.decide.inspection import inspect_model
 from widthfold_onnx.errors import CheckFailedError, UsageError
-from widthfold_onnx.interop import ModelHandle, handle_of
 from widthfold_onnx.keywords import (
     CheckKeywords,
     FoldKeywords,
@@ -30,6 +29,7 @@ from widthfold_onnx.keywords import (
     check_keywords,
     options_from,
 )
+from widthfold_onnx.model.interop import ModelHandle, handle_of
 from widthfold_onnx.model.library import ir
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.proto.walk import copy_of
@@ -39,12 +39,11 @@ from widthfold_onnx.options import (
     DeliveryOptions,
     FoldOptions,
     FormName,
-    Progress,
     RuntimeOptions,
     SearchOptions,
     VerifyOptions,
-    silent,
 )
+from widthfold_onnx.progress import READING, Listener, progress, progress_to, silent
 from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
 from widthfold_onnx.rewrite.plan import Plan, read_plan
 
@@ -79,7 +78,7 @@ def optimize(
     *,
     no_verify: bool = False,
     require_fold: bool = False,
-    on_progress: Progress = silent,
+    on_progress: Listener = silent,
     **keywords: Unpack[OptimizeKeywords],
 ) -> Result:
     """Fold the layers of a model where that was measured to be faster, and verify the result.
@@ -114,15 +113,15 @@ def optimize(
         is_refused = require_fold and not plan.is_changing
         return Result(None if is_refused else handle.give(proto), plan, report)
     verify_options = None if no_verify else _delivery_options(keywords)
-    with _files(handle, out) as (source, target):
+    with _files(handle, out) as (source, target), progress_to(on_progress):
+        progress(READING)
         report, plan = pipeline.optimize(
-            load(source, on_progress),
+            load(source),
             target,
             fold_options,
             verify_options,
             search_options,
             require_fold=require_fold,
-            on_progress=on_progress,
         )
         new_model = _written_model(handle, out, target, plan) if report.written else None
         return Result(new_model, plan, report)
@@ -163,7 +162,7 @@ def fold(
     return result.model
 
 
-def plan(model: Any, *, on_progress: Progress = silent, **keywords: Unpack[PlanKeywords]) -> Plan:
+def plan(model: Any, *, on_progress: Listener = silent, **keywords: Unpack[PlanKeywords]) -> Plan:
     """Decide what `optimize` would do to a model, and change nothing.
 
     `print` shows the plan as a table, `save` writes it to a file.
@@ -181,10 +180,10 @@ def plan(model: Any, *, on_progress: Progress = silent, **keywords: Unpack[PlanK
     """
     check_keywords("plan", keywords, PlanKeywords)
     search_options = options_from(SearchOptions, keywords)
-    with _files(handle_of(model), None) as (source, _):
+    with _files(handle_of(model), None) as (source, _), progress_to(on_progress):
         fold_options = options_from(FoldOptions, keywords)
-        loaded = load(source, on_progress)
-        return pipeline.plan(loaded, fold_options, search_options, on_progress=on_progress)
+        progress(READING)
+        return pipeline.plan(load(source), fold_options, search_options)
 
 
 def apply(
@@ -237,7 +236,7 @@ def verify(
     original: Any,
     rewritten: Any,
     *,
-    on_progress: Progress = silent,
+    on_progress: Listener = silent,
     **keywords: Unpack[VerifyKeywords],
 ) -> VerifyReport:
     """Compare two models on the runtime: interface, proof, outputs, time.
@@ -261,10 +260,12 @@ def verify(
     with (
         _files(handle_of(original), None) as (first, _),
         _files(handle_of(rewritten), None) as (second, _),
+        progress_to(on_progress),
     ):
-        loaded = load(first, on_progress)
+        progress(READING)
+        loaded = load(first)
         load(second)  # checks it
-        return evidence.verify(loaded, second, options, on_progress)
+        return evidence.verify(loaded, second, options)
 
 
 def inspect(model: Any, **keywords: Unpack[InspectKeywords]) -> InspectReport:
@@ -289,7 +290,7 @@ def inspect(model: Any, **keywords: Unpack[InspectKeywords]) -> InspectReport:
 def tune(
     models: Sequence[Path | str],
     *,
-    on_progress: Progress = silent,
+    on_progress: Listener = silent,
     **keywords: Unpack[TuneKeywords],
 ) -> TuneReport:
     """Measure the layers of model files ahead of `optimize`, and keep the times in a store.
@@ -309,14 +310,11 @@ def tune(
 
     if isinstance(models, str | Path):
         raise UsageError("tune takes a sequence of paths, not one path")
-    return tune_files(
-        models,
-        options_from(FoldOptions, keywords),
-        options_from(SearchOptions, keywords),
-        jobs=keywords.get("jobs", 1),
-        dask=keywords.get("dask"),
-        on_progress=on_progress,
-    )
+    fold_options = options_from(FoldOptions, keywords)
+    search_options = options_from(SearchOptions, keywords)
+    jobs, dask = keywords.get("jobs", 1), keywords.get("dask")
+    with progress_to(on_progress):
+        return tune_files(models, fold_options, search_options, jobs=jobs, dask=dask)
 
 
 class WidthFold(ir.passes.FunctionalPass):

@@ -26,9 +26,9 @@ from widthfold_onnx.options import (
     SearchOptions,
     Shapes,
     Sizes,
-    Step,
 )
 from widthfold_onnx.pipeline import optimize
+from widthfold_onnx.progress import Step, progress_to
 from widthfold_onnx.reports.console import show
 from widthfold_onnx.reports.described import described
 from widthfold_onnx.results import OptimizeReport
@@ -106,7 +106,8 @@ def _fold(model: Path, out: Path, options: dict[str, Any]) -> OptimizeReport:
     def say(step: Step) -> None:
         log.debug("widthfold: %s", step.text)
 
-    report, _ = optimize(load(model), out, fold, verify, search, on_progress=say)
+    with progress_to(say):
+        report, _ = optimize(load(model), out, fold, verify, search)
     show(described(report))
     check_written(report)
     return report

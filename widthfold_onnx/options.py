@@ -1,15 +1,14 @@
 """Define the options of the caller: frozen dataclasses and enums that check themselves.
 
 `FoldOptions` say what to fold, `RuntimeOptions` where models run; `VerifyOptions` and
-`SearchOptions` add checks and measurements. A `Progress` hears of each `Step` of the work.
-`keywords` mirrors all options for Python calls.
+`SearchOptions` add checks and measurements. `keywords` mirrors all options for Python calls.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
@@ -497,28 +496,3 @@ class SearchOptions(RuntimeOptions):
         object.__setattr__(self, "effort", word("effort", self.effort, Effort))
         seconds = 1.0 if self.time_budget is None else self.time_budget
         require(seconds > 0, "time-budget", seconds, "be above 0")
-
-
-@dataclass(frozen=True)
-class Step:
-    """A step of the work that has begun.
-
-    Attributes:
-        text: one line, with names of a model as they are.
-        done: how many of `total` are done.
-        total: 0 if unknown.
-        seconds_left: at most, where there is a limit.
-    """
-
-    text: str
-    done: int = 0
-    total: int = 0
-    seconds_left: float | None = None
-
-
-Progress = Callable[[Step], None]
-"""A function of the caller, which gets each step."""
-
-
-def silent(step: Step) -> None:
-    """Ignore progress."""

@@ -29,13 +29,11 @@ from widthfold_onnx.model.proto.walk import OVERRIDABLE_SINCE, frozen, unread_we
 from widthfold_onnx.model.writer import copy_model
 from widthfold_onnx.options import (
     FoldOptions,
-    Progress,
     RuntimeOptions,
     SearchOptions,
-    Step,
     VerifyOptions,
-    silent,
 )
+from widthfold_onnx.progress import Step, progress, progress_to
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import OptimizeReport, Proof, VerifyReport
 from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text
@@ -69,7 +67,6 @@ def optimize(
     search_options: SearchOptions,
     *,
     require_fold: bool = False,
-    on_progress: Progress = silent,
 ) -> CommandResult:
     """Fold the layers where it pays, or at a fixed factor every layer that the rules allow.
 
@@ -83,7 +80,6 @@ def optimize(
         search_options: how candidates are measured; at a fixed factor its provider with options,
             its stored inputs and its values count.
         require_fold: write nothing if nothing is changed.
-        on_progress: called with every step.
 
     Returns:
         The outcome of every layer, and the plan. `report.written` is None without `out`, if
@@ -100,7 +96,7 @@ def optimize(
         verify_options = None
     else:
         check_target(out, loaded.files)  # before minutes of measuring
-    decided_plan = _decide_plan(loaded, options, verify_options, search_options, on_progress)
+    decided_plan = _decide_plan(loaded, options, verify_options, search_options)
 
     def attempt(
         decided_plan: DecidedPlan, fitted_plan: FittedPlan
@@ -116,12 +112,11 @@ def optimize(
             out,
             verify_options,
             may_be_unrun=not options.is_measured,
-            on_progress=on_progress,
         )
         proof = None if report.verification is None else report.verification.proof
         return CommandResult(report, plan), proof
 
-    return _until_proved(decided_plan, loaded, attempt, on_progress)
+    return _until_proved(decided_plan, loaded, attempt)
 
 
 def optimize_in_memory(
@@ -166,7 +161,7 @@ def optimize_in_memory(
         report = _with_unread_weights(report, model.proto, new_model)
         return (new_model, CommandResult(report, decided_plan.plan), proof), proof
 
-    new_model, result, proof = _until_proved(decided_plan, model, attempt, silent)
+    new_model, result, proof = _until_proved(decided_plan, model, attempt)
     _require_equal(proof)
     return new_model, result
 
@@ -175,8 +170,6 @@ def plan(
     loaded: LoadedModel,
     options: FoldOptions,
     search_options: SearchOptions,
-    *,
-    on_progress: Progress = silent,
 ) -> Plan:
     """Return the plan of `optimize` without `out`; write nothing.
 
@@ -185,7 +178,7 @@ def plan(
         InvalidModelError: the model is broken or not supported.
         UnverifiedError: nothing can be measured, for want of a runtime or of usable inputs.
     """
-    return _decide_plan(loaded, options, None, search_options, on_progress).plan
+    return _decide_plan(loaded, options, None, search_options).plan
 
 
 def apply(
@@ -195,7 +188,6 @@ def apply(
     verify_options: VerifyOptions | None,
     *,
     partial: bool = False,
-    on_progress: Progress = silent,
 ) -> CommandResult:
     """Carry out a plan on a model; measure nothing.
 
@@ -205,7 +197,6 @@ def apply(
         out: where the result goes, as for `optimize`; None reports what would be done.
         verify_options: how the result is verified; None writes it unverified.
         partial: leave out what does not fit the model.
-        on_progress: called with every step.
 
     Returns:
         The outcome of every layer, and the parts of the plan that fit. `report.written` is None
@@ -220,7 +211,7 @@ def apply(
     plan = read_plan(plan) if isinstance(plan, Path) else plan
     if out is not None:
         check_target(out, [*plan_files, *loaded.files])
-    on_progress(Step("applying the plan"))
+    progress(Step("applying the plan"))
     fitted_plan = fit(loaded, plan)
     outcomes = applied_outcomes(fitted_plan, plan)
     name, size, note = loaded.path.name, loaded.path.stat().st_size, other_runtime(plan.runtime)
@@ -234,7 +225,6 @@ def apply(
             verify_options,
             may_be_unrun=True,
             plan_files=plan_files,
-            on_progress=on_progress,
         )
     return CommandResult(report, fitted_plan.plan)
 
@@ -276,7 +266,6 @@ def _until_proved(
     decided_plan: DecidedPlan,
     model: Model,
     attempt: Callable[[DecidedPlan, FittedPlan], tuple[Result, Proof | None]],
-    on_progress: Progress,
 ) -> Result:
     """Carry a plan out and prove it; leave out the folds that cannot be proved, until none is left.
 
@@ -284,7 +273,6 @@ def _until_proved(
         decided_plan: the plan.
         model: the model for which it was decided.
         attempt: carries a plan out, and returns what it made with the proof.
-        on_progress: called before each further attempt.
     """
     while True:
         fitted_plan = decided_plan.fit()
@@ -292,7 +280,7 @@ def _until_proved(
         refusals = _unproved_layers(fitted_plan, proof)
         if not refusals:
             return result
-        on_progress(Step(f"leaving out {len(refusals)} folds that cannot be proved"))
+        progress(Step(f"leaving out {len(refusals)} folds that cannot be proved"))
         decided_plan = decided_plan.without_unproved(refusals, model)
 
 
@@ -325,7 +313,6 @@ def _decide_plan(
     options: FoldOptions,
     verify_options: VerifyOptions | None,
     search_options: SearchOptions,
-    on_progress: Progress,
 ) -> DecidedPlan:
     """Decide the plan of a model, by measurement or at a fixed factor.
 
@@ -335,14 +322,12 @@ def _decide_plan(
     search_options = for_model(search_options, loaded.proto)
     exclusions: Mapping[NodeName, Refusal] = {}
     if verify_options is not None and options.is_measured:
-        options, exclusions = _without_saturating_forms(
-            loaded, options, verify_options, on_progress
-        )
+        options, exclusions = _without_saturating_forms(loaded, options, verify_options)
     options = decide_layout(options, search_options)
-    on_progress(Step("planning"))
+    progress(Step("planning"))
     if options.is_measured:
         with Store(search_options.store) as store:
-            decided_plan = search(loaded, options, search_options, store, on_progress)
+            decided_plan = search(loaded, options, search_options, store)
         return decided_plan.with_refusals(exclusions)
     return decide_fixed(loaded, options, size_finder_of(loaded.path, search_options.cases))
 
@@ -351,7 +336,6 @@ def _without_saturating_forms(
     loaded: LoadedModel,
     options: FoldOptions,
     verify_options: VerifyOptions,
-    on_progress: Progress,
 ) -> tuple[FoldOptions, Mapping[NodeName, Refusal]]:
     """Check that a model can be judged, and leave out forms that saturate further than it does.
 
@@ -362,13 +346,13 @@ def _without_saturating_forms(
         UnverifiedError: the model does not run, or not twice alike.
         UsageError: stored inputs or shapes that do not fit it.
     """
-    on_progress(Step("running the model as its values are judged"))
+    progress(Step("running the model as its values are judged"))
     run_options = for_model(
         replace(verify_options, input_shapes=options.input_shapes), loaded.proto
     )
     if not run_as_judged(loaded.path, run_options):
         return options, {}
-    on_progress(Step("trying which folds saturate no further than the model"))
+    progress(Step("trying which folds saturate no further than the model"))
     return usable_forms(loaded, options, run_options)
 
 
@@ -413,7 +397,6 @@ def _deliver(
     *,
     may_be_unrun: bool,
     plan_files: Sequence[Path] = (),
-    on_progress: Progress,
 ) -> OptimizeReport:
     """Carry out a plan, replace `out` if the result passes, and return the full report.
 
@@ -425,7 +408,6 @@ def _deliver(
         verify_options: how the result is verified; None writes it unverified.
         may_be_unrun: whether a model that cannot be run is written.
         plan_files: files of the plan, which must not be overwritten.
-        on_progress: called with every step.
 
     Raises:
         UsageError: a path or an option that does not fit.
@@ -443,10 +425,10 @@ def _deliver(
         load(file)  # checks it
         if verify_options is None:
             return True
-        verification = _verify_as(out.name, loaded, file, plan, verify_options, on_progress)
+        verification = _verify_as(out.name, loaded, file, plan, verify_options)
         return verification.verdict == "pass" or (may_be_unrun and bool(verification.unrun))
 
-    on_progress(Step("writing"))
+    progress(Step("writing"))
     is_written = fitted_plan.rewriting.write(out, accepts, [*plan_files, *loaded.files])
     report = msgspec.structs.replace(report, verification=verification)
     if not is_written:
@@ -473,16 +455,16 @@ def _verify_as(
     file: Path,
     plan: Plan,
     options: VerifyOptions,
-    on_progress: Progress,
 ) -> VerifyReport:
     """Verify a temporary file that a plan made, and return the report under its final name."""
     options = replace(
         options, input_shapes=plan.sizes, needs_proof=True, freeze_weights=bool(plan.frozen)
     )
 
-    def on_step(step: Step) -> None:
-        on_progress(replace(step, text=step.text.replace(file.name, final)))
+    def say(step: Step) -> None:
+        progress(replace(step, text=step.text.replace(file.name, final)))
 
-    report = verify_files(original, file, options, on_step)
+    with progress_to(say):
+        report = verify_files(original, file, options)
     reasons = [reason.replace(file.name, final) for reason in report.reasons]
     return msgspec.structs.replace(report, rewritten=final, reasons=reasons)

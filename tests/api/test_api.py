@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect as python_inspect
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from widthfold_onnx.cli import main
 from widthfold_onnx.errors import WidthfoldError
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.progress import Step
 from widthfold_onnx.results import VerifyReport
 
 MODELS = ROOT / "models"
@@ -131,9 +134,9 @@ def test_the_provider_of_the_measurement_verifies(
     seen: list[VerifyOptions] = []
     verify_files = pipeline.verify_files
 
-    def spy(first: LoadedModel, second: Path, options: VerifyOptions, say: object) -> VerifyReport:
+    def spy(first: LoadedModel, second: Path, options: VerifyOptions) -> VerifyReport:
         seen.append(options)
-        return verify_files(first, second, options, say)
+        return verify_files(first, second, options)
 
     monkeypatch.setattr(pipeline, "verify_files", spy)
     session = {"session.intra_op.allow_spinning": "0"}
@@ -284,6 +287,42 @@ def test_every_step_is_told(step: str, tmp_path: Path) -> None:
     texts: list[str] = []
     CALLS_IN_STEPS[step](tmp_path / "out.onnx", lambda item: texts.append(item.text))
     assert step in texts
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["planning", "writing", pytest.param("proof by evaluation", marks=pytest.mark.processes)],
+)
+def test_an_error_of_the_caller_ends_the_call_and_leaves_no_file(text: str, tmp_path: Path) -> None:
+    class Cancelled(Exception):  # noqa: N818 - a name of the caller
+        pass
+
+    def say(step: Step) -> None:
+        if step.text == text:
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        wf.optimize(MODEL, tmp_path / "out.onnx", factor=8, seeds=1, on_progress=say)
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_calls_at_a_time_tell_their_own_steps(tmp_path: Path) -> None:
+    meeting = threading.Barrier(2)
+
+    def steps_of(name: str) -> list[str]:
+        texts: list[str] = []
+
+        def say(step: Step) -> None:
+            texts.append(step.text.replace(name, "out.onnx"))
+            meeting.wait(20)
+
+        wf.optimize(MODEL, tmp_path / name, factor=8, seeds=1, on_progress=say)
+        return texts
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(steps_of, ("a.onnx", "b.onnx"))
+    assert first == second
+    assert {"planning", "writing", "out.onnx, level all: seed 0, normal"} < set(first)
 
 
 ELSEWHERE = {"check", "report", "format", "debug", "help", "save_plan", "details", "partial"}

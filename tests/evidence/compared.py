@@ -10,7 +10,8 @@ from onnx import parser
 from widthfold_onnx.evidence.checks import Uncompared, comparable_runs
 from widthfold_onnx.evidence.parity.judgement import ModelParity, model_parity
 from widthfold_onnx.model.loader import load
-from widthfold_onnx.options import Progress, Provider, Sizes, VerifyOptions, silent
+from widthfold_onnx.options import Provider, Sizes, VerifyOptions
+from widthfold_onnx.progress import Listener, progress_to, silent
 from widthfold_onnx.results import OutputParity, Verdict
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
@@ -55,16 +56,17 @@ def compare_models(
     options: VerifyOptions,
     *,
     is_proved: bool = False,
-    send: Progress = silent,
+    send: Listener = silent,
 ) -> Comparison:
     old, new = load(original), load(rewritten)
-    runs = comparable_runs(old, new, options, send)
-    provider = runs.options.provider
-    if isinstance(runs, Uncompared):
-        parity = ModelParity(runs.findings)
-        return Comparison(parity, provider, missing_kernel=runs.missing_kernel)
-    parity = model_parity(runs, new, is_proved=is_proved)
-    return Comparison(parity, provider, runs.inputs.sizes)
+    with progress_to(send):
+        runs = comparable_runs(old, new, options)
+        provider = runs.options.provider
+        if isinstance(runs, Uncompared):
+            parity = ModelParity(runs.findings)
+            return Comparison(parity, provider, missing_kernel=runs.missing_kernel)
+        parity = model_parity(runs, new, is_proved=is_proved)
+        return Comparison(parity, provider, runs.inputs.sizes)
 
 
 def stored(folder, name, text):

@@ -13,7 +13,7 @@ from widthfold_onnx import evidence
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence import verify_files
 from widthfold_onnx.model.loader import LoadedModel, load
-from widthfold_onnx.options import VerifyOptions, silent
+from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.results import VerifyReport
 
 
@@ -37,7 +37,7 @@ def test_the_gain_is_judged_beside_the_baseline_alone(
     saved = tmp_path / "saved.json"
     saved.write_bytes(encode(passing()))
     options = VerifyOptions(baseline=saved, fail_under=0.5)
-    report = verify_files(model, model.path, options, silent)
+    report = verify_files(model, model.path, options)
     assert thresholds == [None]
     assert (report.timing.fail_under, report.timing.baseline.report) == (0.5, "saved.json")
 
@@ -49,6 +49,6 @@ def test_without_an_answer_nothing_is_verified(
         raise UnverifiedError("it crashed")
 
     monkeypatch.setattr(evidence, "isolated", child)
-    report = verify_files(model, model.path.with_name("new.onnx"), VerifyOptions(), silent)
+    report = verify_files(model, model.path.with_name("new.onnx"), VerifyOptions())
     assert (report.verdict, report.reasons) == ("unverified", ["it crashed"])
     assert (report.original, report.rewritten) == ("m.onnx", "new.onnx")

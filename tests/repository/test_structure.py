@@ -26,7 +26,7 @@ CONTRIBUTING = (TESTS.parent / "CONTRIBUTING.md").read_text()
 LARGEST_FOLDER = 12
 
 ORDER = (
-    ("arrays", "errors", "refusal", "system", "text"),
+    ("arrays", "errors", "progress", "refusal", "system", "text"),
     ("options", "results"),
     ("algebra", "keywords", "model"),
     ("operators",),
@@ -34,7 +34,7 @@ ORDER = (
     ("rewrite",),
     ("decide",),
     ("evidence", "tuning"),
-    ("interop", "mlir"),
+    ("mlir",),
     ("pipeline", "reports"),
     ("api", "cli"),
     ("olive",),
@@ -307,7 +307,7 @@ TESTED_ELSEWHERE = {
     "tuning/effort": "tuning/search/test_search.py",
     # Parts that show in what a whole command writes.
     "cli/options": "cli/test_names.py",
-    "interop": "api/test_api.py",
+    "model/interop": "api/test_api.py",
     "reports/described/inputs": "reports/described/test_layers.py",
     "reports/described/tuning": "cli/test_tune.py",
     "reports/pictures": "reports/test_html.py",

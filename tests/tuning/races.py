@@ -39,10 +39,6 @@ def bench(store: Store) -> Bench:
     return Bench(OPTIONS, store, "machine")
 
 
-def quiet(step: object) -> None:
-    pass
-
-
 def kept(store: Store) -> dict[tuple[str, str], Measurement]:
     return {(key.subject, key.candidate): measurement for key, measurement in store.items()}
 
@@ -84,4 +80,4 @@ def measure_many(path: Path, count: int) -> None:
     bench_module.race = behaving
     workloads = [workload(f"layer{number:03}", "brief1", "brief2") for number in range(count)]
     with Store(path) as store:
-        bench(store).measure(workloads, Budget(60.0), lambda step: None)
+        bench(store).measure(workloads, Budget(60.0))

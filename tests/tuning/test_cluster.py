@@ -9,7 +9,7 @@ import sys
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,7 +23,8 @@ import pytest
 from tests.shared import ROOT
 from tests.tuning.workers import noted, own_number, workloads
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, SearchOptions, Step
+from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, SearchOptions
+from widthfold_onnx.progress import Step, progress_to
 from widthfold_onnx.tuning import cluster as cluster_module
 from widthfold_onnx.tuning.bench import Budget
 from widthfold_onnx.tuning.cluster import MAX_FAILURES, Cluster, ClusterPool
@@ -91,11 +92,9 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def measured(
-    address: str, todo: list[Workload], say: Callable[[Step], None] = lambda step: None
-) -> dict[Key, Measurement]:
+def measured(address: str, todo: list[Workload]) -> dict[Key, Measurement]:
     with Store(None) as store, Cluster(address, RuntimeOptions()) as machines:
-        ClusterPool(machines, SMALL, FoldOptions(), store).measure(todo, Budget(50.0), say)
+        ClusterPool(machines, SMALL, FoldOptions(), store).measure(todo, Budget(50.0))
         return dict(store.items())
 
 
@@ -128,7 +127,8 @@ def test_the_units_of_a_killed_worker_are_measured_elsewhere(tmp_path: Path) -> 
                 os.kill(pids[0], signal.SIGKILL)
                 killed.append(pids[0])
 
-        report = tune(models, narrow, options, dask=started.scheduler_address, on_progress=kill)
+        with progress_to(kill):
+            report = tune(models, narrow, options, dask=started.scheduler_address)
     assert killed
     assert not report.interrupted
     assert all((row.pending, row.stored, row.reason) == (0, 0, "") for row in report.models)
@@ -176,7 +176,7 @@ def test_every_kind_of_machine_measures_all_units(
     kinds = {"one": Place(Provider.CPU, "small"), "two": Place(Provider.CUDA, "large")}
     with Store(None) as store:
         pool = ClusterPool(Inside(kinds), SMALL, FoldOptions(), store)
-        pool.measure(workloads(log, 4), Budget(50.0), lambda step: None)
+        pool.measure(workloads(log, 4), Budget(50.0))
         counts = Counter(
             (key.machine, json.loads(key.setting)["provider"]) for key, _ in store.items()
         )
@@ -242,8 +242,8 @@ def test_an_interrupt_keeps_what_was_measured(
 
     with Store(None) as store, Cluster(cluster.scheduler_address, SMALL) as machines:
         pool = ClusterPool(machines, SMALL, FoldOptions(), store)
-        with pytest.raises(KeyboardInterrupt):
-            pool.measure(todo, Budget(50.0), interrupt)
+        with progress_to(interrupt), pytest.raises(KeyboardInterrupt):
+            pool.measure(todo, Budget(50.0))
         subjects = {key.subject for key, _ in store.items()}
         assert 0 < len(subjects) < len(todo)
         (bench,) = pool.benches
@@ -254,9 +254,7 @@ def test_an_interrupt_keeps_what_was_measured(
 
 def test_no_time_no_measurement(cluster: LocalCluster, log: Path) -> None:
     with Store(None) as store, Cluster(cluster.scheduler_address, SMALL) as machines:
-        ClusterPool(machines, SMALL, FoldOptions(), store).measure(
-            workloads(log, 2), Budget(0.0), lambda step: None
-        )
+        ClusterPool(machines, SMALL, FoldOptions(), store).measure(workloads(log, 2), Budget(0.0))
         assert len(list(store.items())) == 0
     assert runs(log) == []
 
@@ -279,7 +277,7 @@ def test_workers_without_the_provider_are_named(
     with Store(None) as store, Cluster(cluster.scheduler_address, wrong) as bad:
         pool = ClusterPool(bad, SMALL, FoldOptions(), store)
         with pytest.raises(UnverifiedError, match="can measure: provider cpu takes no options"):
-            pool.measure(workloads(log, 1), Budget(50.0), lambda step: None)
+            pool.measure(workloads(log, 1), Budget(50.0))
 
 
 def test_a_cluster_without_workers_is_not_waited_for_forever(
@@ -306,8 +304,9 @@ def test_a_scheduler_that_ends_meanwhile_is_no_fault_of_ours(
             if runs(log):
                 started.close()
 
-        with pytest.raises(UnverifiedError, match="the scheduler is gone"):
-            measured(started.scheduler_address, workloads(log, 20), end)
+        error = "the scheduler is gone"
+        with progress_to(end), pytest.raises(UnverifiedError, match=error):
+            measured(started.scheduler_address, workloads(log, 20))
 
 
 def test_no_scheduler_and_no_dask_are_usage_errors(monkeypatch: pytest.MonkeyPatch) -> None:

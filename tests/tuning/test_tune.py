@@ -26,7 +26,8 @@ from tests.tuning.workers import (
     slow_at_extended,
 )
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.options import FoldOptions, Provider, SearchOptions, Step
+from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
+from widthfold_onnx.progress import Step, progress_to
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.measurement import AS_IS
@@ -97,8 +98,10 @@ def test_jobs_measure_at_a_time(
     monkeypatch.setattr(bench_module, "race", meeting)
     monkeypatch.setenv(MEETING, str(tmp_path / "meeting"))
     steps: list[Step] = []
-    report = tune([THREE], EVERY_FORM, options, jobs=3, on_progress=steps.append)
+    with progress_to(steps.append):
+        report = tune([THREE], EVERY_FORM, options, jobs=3)
     (row,) = report.models
+    assert len(steps) == 1 + 2 * row.layers
     assert all(0 <= step.done < step.total == 2 * row.layers for step in steps[1:])
     assert (row.layers, row.pending, row.skipped, row.failed) == (3, 0, 0, 0)
     assert row.measured == 2 * row.layers + row.forms  # alone, and between packed tensors

@@ -14,7 +14,7 @@ from widthfold_onnx.cli.common import (
     guarded,
     leave,
     leave_unwritten,
-    progress,
+    status_line,
 )
 from widthfold_onnx.cli.options import (
     RUNNING,
@@ -25,6 +25,7 @@ from widthfold_onnx.cli.options import (
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import DeliveryOptions, RuntimeOptions
+from widthfold_onnx.progress import READING, progress
 from widthfold_onnx.refusal import Code
 from widthfold_onnx.reports.formats import Destinations
 from widthfold_onnx.results import OptimizeReport
@@ -62,8 +63,9 @@ def apply_command(
     """
     verify_options = runtime_options.to(DeliveryOptions, **comparison)
     destinations.check(OptimizeReport, [model, plan, *([out] if out else [])])
-    with progress() as on_progress:
-        loaded = load(model, on_progress)
+    with status_line():
+        progress(READING)
+        loaded = load(model)
         from widthfold_onnx.pipeline import apply
 
         result, _ = apply(
@@ -72,7 +74,6 @@ def apply_command(
             out,
             None if no_verify else verify_options,
             partial=partial,
-            on_progress=on_progress,
         )
     destinations.deliver(result, model)
     if result.written is None and result.verification is not None:

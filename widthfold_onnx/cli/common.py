@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from widthfold_onnx.errors import CheckFailedError, InternalError, WidthfoldError, shown_log
-from widthfold_onnx.options import Progress, Step, silent
+from widthfold_onnx.progress import Step, progress_to
 from widthfold_onnx.system import END_SIGNALS, interrupt
 from widthfold_onnx.text import printable
 
@@ -145,15 +145,18 @@ def _repeated_interrupts() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Progress]:
+def status_line() -> Iterator[None]:
     """Show steps on standard error if that is a terminal; show nothing anywhere else."""
     if not sys.stderr.isatty():
-        yield silent
+        yield
         return
     from rich.console import Console  # only here: `--help` does not wait for it
 
-    with Console(stderr=True).status("") as line:
-        yield lambda step: line.update(StatusLine(step))
+    with (
+        Console(stderr=True).status("") as line,
+        progress_to(lambda step: line.update(StatusLine(step))),
+    ):
+        yield
 
 
 class StatusLine:

@@ -17,7 +17,7 @@ from widthfold_onnx.cli.common import (
     guarded,
     leave,
     leave_unwritten,
-    progress,
+    status_line,
 )
 from widthfold_onnx.cli.options import (
     RUNNING,
@@ -37,6 +37,7 @@ from widthfold_onnx.options import (
     RuntimeOptions,
     SearchOptions,
 )
+from widthfold_onnx.progress import READING, progress
 from widthfold_onnx.reports.described.layers import changes_text
 from widthfold_onnx.reports.formats import Destinations
 from widthfold_onnx.reports.words import kinds
@@ -109,8 +110,9 @@ def optimize_command(
         load_target(search_options.target)  # refuse a wrong name at a fixed factor too
     if save_plan is not None:
         check_own_target(save_plan, files, "plan")
-    with progress() as on_progress:
-        loaded = load(model, on_progress)
+    with status_line():
+        progress(READING)
+        loaded = load(model)
         from widthfold_onnx.pipeline import optimize
 
         result, plan = optimize(
@@ -120,7 +122,6 @@ def optimize_command(
             None if no_verify else verify_options,
             replace(search_options, store=search_options.store or default_path()),
             require_fold=require_fold,
-            on_progress=on_progress,
         )
     destinations.deliver(result, model)
     _require_success(result, needs_fold=require_fold)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from widthfold_onnx.cli.common import INTERRUPTED, MODEL, Sectioned, guarded, leave, progress
+from widthfold_onnx.cli.common import INTERRUPTED, MODEL, Sectioned, guarded, leave, status_line
 from widthfold_onnx.cli.options import (
     PROVIDER,
     SEARCHING,
@@ -69,8 +69,8 @@ def tune_command(
 
     destinations.check(TuneReport, models)
     options = replace(options, store=options.store or default_path())
-    with progress() as on_progress:
-        result = tune(models, fold_options, options, jobs=jobs, dask=dask, on_progress=on_progress)
+    with status_line():
+        result = tune(models, fold_options, options, jobs=jobs, dask=dask)
     destinations.deliver(result, models[0])
     if result.interrupted:
         fate = NOT_KEPT if result.store_read_only else "kept"

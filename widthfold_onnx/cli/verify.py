@@ -15,7 +15,7 @@ from widthfold_onnx.cli.common import (
     Sectioned,
     guarded,
     leave,
-    progress,
+    status_line,
     typed_command,
 )
 from widthfold_onnx.cli.options import (
@@ -27,6 +27,7 @@ from widthfold_onnx.cli.options import (
 )
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.progress import READING, progress
 from widthfold_onnx.reports.formats import Destinations
 from widthfold_onnx.results import VerifyReport
 
@@ -72,12 +73,13 @@ def verify_command(
     options = replace(options, **comparison)
     sources = [original, rewritten, *([] if options.baseline is None else [options.baseline])]
     destinations.check(VerifyReport, sources)
-    with progress() as on_progress:
-        loaded = load(original, on_progress)
+    with status_line():
+        progress(READING)
+        loaded = load(original)
         load(rewritten)  # checks it
         from widthfold_onnx.evidence import verify
 
-        result = verify(loaded, rewritten, options, on_progress)
+        result = verify(loaded, rewritten, options)
 
     environment = msgspec.structs.replace(result.environment, command=typed_command())
     result = msgspec.structs.replace(result, environment=environment)

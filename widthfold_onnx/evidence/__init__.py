@@ -13,7 +13,8 @@ from pathlib import Path
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.evidence.timing.requirement import read_report, with_baseline
 from widthfold_onnx.model.loader import LoadedModel, load
-from widthfold_onnx.options import Progress, VerifyOptions, silent
+from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.progress import Listener, progress, progress_to
 from widthfold_onnx.results import VerifyReport
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.environment import StartReadings, environment
@@ -22,9 +23,7 @@ from widthfold_onnx.runtime.inputs.stored import with_stored_sizes
 from widthfold_onnx.text import quoted
 
 
-def verify(
-    original: LoadedModel, rewritten: Path, options: VerifyOptions, on_progress: Progress = silent
-) -> VerifyReport:
+def verify(original: LoadedModel, rewritten: Path, options: VerifyOptions) -> VerifyReport:
     """Compare two models on the runtime: interface, proof, outputs, time.
 
     Where the caller names no sizes, they are the sizes of the stored inputs.
@@ -33,7 +32,6 @@ def verify(
         original: the model before.
         rewritten: file of the model after, which was checked.
         options: inputs, tolerances, provider and the checks to run.
-        on_progress: called with every step.
 
     Returns:
         The report; its verdict is pass, fail or unverified.
@@ -43,19 +41,16 @@ def verify(
         InvalidModelError: as `verify_files`.
     """
     options = with_stored_sizes(options, options.inputs, original.proto)
-    return verify_files(original, rewritten, options, on_progress)
+    return verify_files(original, rewritten, options)
 
 
-def verify_files(
-    original: LoadedModel, rewritten: Path, options: VerifyOptions, on_progress: Progress
-) -> VerifyReport:
+def verify_files(original: LoadedModel, rewritten: Path, options: VerifyOptions) -> VerifyReport:
     """Compare two models at the given sizes, in a child process that may crash or hang.
 
     Args:
         original: the model before, as it was read.
         rewritten: file of the model after, which was checked.
         options: what to run and where.
-        on_progress: called with every step.
 
     Raises:
         UsageError: a path, an input, a shape, a value or an option of the provider that does not
@@ -68,22 +63,22 @@ def verify_files(
         if name not in outputs and name.rpartition("[")[0] not in outputs:
             raise UsageError(f"a tolerance is given for {quoted(name)}, which is no output")
     if options.baseline is None:
-        return _verify_in_child(original, rewritten, options, on_progress)
+        return _verify_in_child(original, rewritten, options)
     saved_report = read_report(options.baseline)
     run_options = dataclasses.replace(options, fail_under=None)
-    report = _verify_in_child(original, rewritten, run_options, on_progress)
+    report = _verify_in_child(original, rewritten, run_options)
     return with_baseline(saved_report, report, options.baseline.name, options.fail_under)
 
 
 def _verify_in_child(
-    original: LoadedModel, rewritten: Path, options: VerifyOptions, on_progress: Progress
+    original: LoadedModel, rewritten: Path, options: VerifyOptions
 ) -> VerifyReport:
     """Compare two models; a failure of the child makes them unverified."""
     options = for_model(options, original.proto)
     state = StartReadings()
     try:
         return isolated(
-            _run, original.path, original.digest, rewritten, options, on_message=on_progress
+            _run, original.path, original.digest, rewritten, options, on_message=progress
         )
     except UnverifiedError as error:
         # No runtime, or the child crashed: that is a result too, and goes into the report.
@@ -103,10 +98,11 @@ def _verify_in_child(
 
 
 def _run(
-    original: Path, digest: str, rewritten: Path, options: VerifyOptions, *, send: Progress
+    original: Path, digest: str, rewritten: Path, options: VerifyOptions, *, send: Listener
 ) -> VerifyReport:
     from widthfold_onnx.evidence.checks import verification_of
 
     loaded = load(original)
     loaded.check_digest(digest)
-    return verification_of(loaded, load(rewritten), options, on_progress=send)
+    with progress_to(send):
+        return verification_of(loaded, load(rewritten), options)

@@ -33,7 +33,8 @@ from widthfold_onnx.model.shapes.declarations import (
 )
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Progress, Shapes, Sizes, Step, VerifyOptions
+from widthfold_onnx.options import Shapes, Sizes, VerifyOptions
+from widthfold_onnx.progress import Step, progress
 from widthfold_onnx.results import IntegerRun, Proof, Timing, VerifyReport
 from widthfold_onnx.rewrite.record import recorded_folds, recorded_runtime
 from widthfold_onnx.runtime.environment import StartReadings, environment, other_runtime
@@ -66,7 +67,7 @@ class Uncompared:
 
 
 def verification_of(
-    original: LoadedModel, rewritten: LoadedModel, options: VerifyOptions, *, on_progress: Progress
+    original: LoadedModel, rewritten: LoadedModel, options: VerifyOptions
 ) -> VerifyReport:
     """Compare two models in this process; `evidence.verify_files` starts one for it.
 
@@ -79,11 +80,11 @@ def verification_of(
         UnverifiedError: there is no runtime.
     """
     state = StartReadings()
-    comparison = comparable_runs(original, rewritten, options, on_progress)
+    comparison = comparable_runs(original, rewritten, options)
     options = comparison.options
     old = _frozen_alike(original, rewritten) if options.freeze_weights else original
     folds = recorded_folds(Document(rewritten.proto, rewritten.folder, OPERATORS))
-    proof, integers = _proofs(old, rewritten, comparison, on_progress)
+    proof, integers = _proofs(old, rewritten, comparison)
     sizes: Sizes = ()
     compared: Sizes = ()
     unrun = ""
@@ -98,9 +99,7 @@ def verification_of(
     findings += Findings(remarks=lines)
     timing: Timing | None = None
     if options.timing and parity.findings.verdict == "pass":
-        timing, timing_findings = _timed(
-            original.path, rewritten.path, options, sizes, state.load, on_progress
-        )
+        timing, timing_findings = _timed(original.path, rewritten.path, options, sizes, state.load)
         findings += timing_findings
     original.check_unchanged()
     rewritten.check_unchanged()
@@ -135,7 +134,7 @@ def _frozen_alike(original: LoadedModel, rewritten: LoadedModel) -> LoadedModel:
 
 
 def comparable_runs(
-    original: LoadedModel, rewritten: LoadedModel, options: VerifyOptions, on_progress: Progress
+    original: LoadedModel, rewritten: LoadedModel, options: VerifyOptions
 ) -> OriginalRuns | Uncompared:
     """Run the original if the interfaces agree; otherwise say why nothing is compared.
 
@@ -149,7 +148,7 @@ def comparable_runs(
         if faults:
             return Uncompared(Findings(failures=tuple(faults)), options)
         options = resolved(options)
-        original_runs = original_runs_of(original, options, on_progress)
+        original_runs = original_runs_of(original, options)
     except NoKernelError as error:
         return Uncompared(Findings(doubts=(str(error),)), options, str(error))
     except UnverifiedError as error:
@@ -267,7 +266,6 @@ def _proofs(
     old: LoadedModel,
     new: LoadedModel,
     comparison: OriginalRuns | Uncompared,
-    on_progress: Progress,
 ) -> tuple[Proof | None, IntegerRun | None]:
     """Return the proof, and if it holds, the run of the changed nodes on integers.
 
@@ -283,7 +281,7 @@ def _proofs(
         return None, None
     else:
         nodes_run = bool(comparison.missing_kernel)
-    on_progress(Step("proof by evaluation"))
+    progress(Step("proof by evaluation"))
     try:
         old_program, new_program = (
             Program.of(_without_wrong_outputs(model.proto, _returned(comparison)), model.folder)
@@ -294,7 +292,7 @@ def _proofs(
     proof = proof_report(old_program, new_program, options.input_shapes, run_shapes)
     if proof.verdict != "equal" or not nodes_run:
         return proof, None
-    on_progress(Step("linear nodes that changed, on integers"))
+    progress(Step("linear nodes that changed, on integers"))
     extents = {name: tuple(dims) for name, dims in proof.extents[0].items()}
     return proof, run_on_integers(old_program, new_program, extents, options)
 
@@ -305,13 +303,10 @@ def _timed(
     options: VerifyOptions,
     sizes: Sizes,
     load: float,
-    on_progress: Progress,
 ) -> tuple[Timing | None, Findings]:
     """Return the times, and the findings on the required gain."""
     try:
-        timing = time_models(
-            original, rewritten, options, sizes, load=load, on_progress=on_progress
-        )
+        timing = time_models(original, rewritten, options, sizes, load=load)
     except UnverifiedError as error:
         return None, Findings(doubts=(f"not timed: {error}",))
     alarms = fallback_lines(timing.sides, timing.provider, heavy=True)

@@ -20,7 +20,7 @@ from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
 from widthfold_onnx.evidence.parity.judgement import compare_as_deployed
 from widthfold_onnx.evidence.parity.original_runs import original_runs_of
 from widthfold_onnx.model.loader import LoadedModel, load
-from widthfold_onnx.options import AxisName, FoldOptions, Layout, VerifyOptions, silent
+from widthfold_onnx.options import AxisName, FoldOptions, Layout, VerifyOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.provider_traits import Level
@@ -47,7 +47,7 @@ def run_as_judged(original: Path, options: VerifyOptions) -> bool:
 def _run_as_judged(original: Path, options: VerifyOptions) -> bool:
     loaded = load(original)
     check_options = replace(resolved(options), seeds=0 if options.inputs else 1)
-    if doubts := original_runs_of(loaded, check_options, silent).doubts:
+    if doubts := original_runs_of(loaded, check_options).doubts:
         raise UnverifiedError(doubts[0])
     return saturates(check_options) and holds_bytes(loaded.proto)
 
@@ -170,7 +170,7 @@ def _saturation_objections(
     Raises:
         UnverifiedError: the original does not run.
     """
-    original_runs = original_runs_of(load(original), resolved(options), silent)
+    original_runs = original_runs_of(load(original), resolved(options))
     results = [
         compare_as_deployed(original_runs, fold, original_runs.run(fold, Level.ALL))
         for fold in map(load, folds)

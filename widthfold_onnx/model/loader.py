@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError, UsageError
-from widthfold_onnx.options import Progress, Step, silent
 from widthfold_onnx.system import READ
 from widthfold_onnx.text import printable, quoted
 
@@ -86,7 +85,7 @@ class LoadedModel(Model):
         self.check_digest(digest)
 
 
-def load(path: Path, on_progress: Progress = silent) -> LoadedModel:
+def load(path: Path) -> LoadedModel:
     """Read and check a model; its content decides whether it is one, not its file name.
 
     Commands import the rest of the package only after it: a file that is no model is refused in a
@@ -97,7 +96,6 @@ def load(path: Path, on_progress: Progress = silent) -> LoadedModel:
         InvalidModelError: it is no regular file, larger than `MAX_FILE_BYTES`, or no model that
             can be rewritten. The message names the file.
     """
-    on_progress(Step("reading the model"))
     name = printable(path.name or str(path))
     try:
         data = _read(path)

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from widthfold_onnx.options import Progress, Shapes, Step, VerifyOptions, silent
+from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.progress import Step, progress
 from widthfold_onnx.results import GpuState
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.clock import (
@@ -110,7 +111,6 @@ def hold_contest(
     *,
     decides: bool = False,
     level: Level | None = None,
-    on_progress: Progress = silent,
 ) -> Contest:
     """Time two models, in one process after the other until the interval is narrow.
 
@@ -126,14 +126,13 @@ def hold_contest(
         decides: run `DECIDING_PROCESSES`, even if they take longer than the budget, and end as soon
             as it is sure which model is faster.
         level: the level of every session; None chooses it.
-        on_progress: called with a step when a phase begins.
 
     Raises:
         UnverifiedError: a model does not run, or no inputs were found.
         UsageError: the provider does not take its options, or stored inputs that do not fit.
     """
     start = time.perf_counter()
-    on_progress(Step("timing: choosing settings"))
+    progress(Step("timing: choosing settings"))
     options = resolved(options)
     models = (original, rewritten)
     choice_seconds = options.time_budget * CHOICE_SHARE
@@ -144,7 +143,7 @@ def hold_contest(
         fewest_processes = DECIDING_PROCESSES
         fewest_runs = OPEN_RUNS if choice.is_open else DECIDING_RUNS
     counts = repeats(choice.run, choice.opening, seconds, fewest_runs=fewest_runs)
-    on_progress(Step("timing: alternating runs"))
+    progress(Step("timing: alternating runs"))
     task = (models, choice.settings, inputs.shared(2 * counts.sessions), counts)
     processes: list[Process] = []
     longest = 0.0

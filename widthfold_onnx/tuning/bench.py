@@ -18,7 +18,7 @@ from functools import cached_property
 import msgspec
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import Progress, Step
+from widthfold_onnx.progress import Step, progress, progress_to
 from widthfold_onnx.runtime.child import Child, isolated
 from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.system import memory_bytes
@@ -78,7 +78,6 @@ def race_in_children(
     options: BenchOptions,
     budget: Budget,
     save: Save,
-    on_progress: Progress,
     *,
     share: float = 1.0,
     child: Child | None = None,
@@ -90,7 +89,6 @@ def race_in_children(
         options: how forms run.
         budget: the seconds to spend; seconds in which a child starts do not count.
         save: gets every measurement at once.
-        on_progress: gets a step per workload.
         share: fraction of the seconds that are left which these workloads should take.
         child: runs the races; None starts a process for each attempt.
 
@@ -98,7 +96,7 @@ def race_in_children(
         UnverifiedError: the runtime cannot be used.
     """
     by_subject = {workload.subject: workload for workload in workloads}
-    remaining = _Remaining(by_subject, len(by_subject), budget, save, on_progress)
+    remaining = _Remaining(by_subject, len(by_subject), budget, save)
     on_cpu = traits_of(options.search_options.provider).device == "cpu"
     while remaining.workloads and (budget.left > 0 or not remaining.done):
         try:
@@ -132,7 +130,6 @@ class _Remaining:
         total: number of workloads at the beginning.
         budget: the seconds to spend.
         save: gets every measurement at once.
-        on_progress: gets a step per workload.
         running: the form that has begun; None between two layers.
     """
 
@@ -140,7 +137,6 @@ class _Remaining:
     total: int
     budget: Budget
     save: Save
-    on_progress: Progress
     running: Start | None = None
 
     def hear(self, message: Start | CandidateResult) -> None:
@@ -151,7 +147,7 @@ class _Remaining:
             return
         if message.candidate == AS_IS:
             text = f"measuring layer {self.done + 1} of {self.total}"
-            self.on_progress(Step(text, self.done, self.total, self.budget.left))
+            progress(Step(text, self.done, self.total, self.budget.left))
         self.running = message
 
     @property
@@ -237,16 +233,15 @@ class Bench:
         self._measurements[key] = measurement
         self.store.put(key, measurement)
 
-    def measure(self, workloads: Sequence[Workload], budget: Budget, on_progress: Progress) -> None:
+    def measure(self, workloads: Sequence[Workload], budget: Budget) -> None:
         """Race all forms without a measurement, until all ran or the budget is spent.
 
         Args:
             workloads: in the order in which they are measured.
             budget: the seconds to spend.
-            on_progress: gets a step per workload.
         """
         pending = self.pending(workloads, budget.total)
-        race_in_children(pending, self.options, budget, self.save, on_progress, child=self.child)
+        race_in_children(pending, self.options, budget, self.save, child=self.child)
 
     def pending(
         self, workloads: Sequence[Workload], seconds: float | None = None
@@ -321,7 +316,7 @@ class LocalPool:
         self.benches = [bench]
         self._jobs = jobs
 
-    def measure(self, workloads: Sequence[Workload], budget: Budget, on_progress: Progress) -> None:
+    def measure(self, workloads: Sequence[Workload], budget: Budget) -> None:
         """Measure all pending candidates; several processes get the workloads in turn.
 
         On an interrupt, all measurements taken so far are kept.
@@ -329,14 +324,13 @@ class LocalPool:
         Args:
             workloads: in the order in which they are measured.
             budget: the seconds to spend, by each process.
-            on_progress: gets a step per workload.
 
         Raises:
             UnverifiedError: the runtime cannot be used.
         """
         (bench,) = self.benches
         if self._jobs == 1:
-            bench.measure(workloads, budget, on_progress)
+            bench.measure(workloads, budget)
             return
         pending = bench.pending(workloads, budget.total)
         parts = [pending[start :: self._jobs] for start in range(self._jobs)]
@@ -355,7 +349,8 @@ class LocalPool:
                 messages.put((number, message))
 
             try:
-                race_in_children(parts[number], bench.options, Budget(budget.total), send, send)
+                with progress_to(send):
+                    race_in_children(parts[number], bench.options, Budget(budget.total), send)
             except Exception as error:
                 messages.put((number, error))
             messages.put((number, None))
@@ -374,7 +369,7 @@ class LocalPool:
                 elif isinstance(message, Step):
                     done[number] = message.done
                     text = f"measuring layer {sum(done) + 1} of {len(pending)}"
-                    on_progress(Step(text, sum(done), len(pending), message.seconds_left))
+                    progress(Step(text, sum(done), len(pending), message.seconds_left))
                 else:
                     running.remove(number)
         finally:

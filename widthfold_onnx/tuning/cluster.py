@@ -18,13 +18,11 @@ from typing import Any, NamedTuple, Self
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import (
     FoldOptions,
-    Progress,
     Provider,
     RuntimeOptions,
     SearchOptions,
-    Step,
-    silent,
 )
+from widthfold_onnx.progress import Step, progress
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.library import runtime_version
@@ -218,7 +216,6 @@ def race_on_worker(
             options,
             Budget(seconds),
             results.append,
-            silent,
             share=share,
         )
     return results
@@ -268,7 +265,7 @@ class ClusterPool:
         self._queues: dict[Place, _Queue] = {}
         self._tasks: dict[Flight, _Task] = {}
 
-    def measure(self, workloads: Sequence[Workload], budget: Budget, on_progress: Progress) -> None:
+    def measure(self, workloads: Sequence[Workload], budget: Budget) -> None:
         """Measure all pending candidates, on all workers that are connected or connect later.
 
         If this ends early, measurements that already run are finished and discarded.
@@ -276,7 +273,6 @@ class ClusterPool:
         Args:
             workloads: in the order in which they are measured.
             budget: the seconds to spend; starts of processes count, as workers start their own.
-            on_progress: gets a step now and then.
 
         Raises:
             UsageError: a worker has other versions than this process.
@@ -303,7 +299,7 @@ class ClusterPool:
                 spare, undone = budget.left, waiting + len(self._tasks)
                 most = max(most, undone)
                 text = f"measuring {len(self._tasks)} layers, {waiting} wait"
-                on_progress(Step(text, most - undone, most, spare))
+                progress(Step(text, most - undone, most, spare))
                 self._cluster.wait(self._tasks)
         finally:
             self._cluster.cancel(self._tasks)

@@ -14,14 +14,8 @@ from typing import NamedTuple
 from widthfold_onnx.decide.decisions import Drafting
 from widthfold_onnx.errors import UsageError, WidthfoldError
 from widthfold_onnx.model.loader import load
-from widthfold_onnx.options import (
-    FoldOptions,
-    Progress,
-    RuntimeOptions,
-    SearchOptions,
-    Step,
-    silent,
-)
+from widthfold_onnx.options import FoldOptions, RuntimeOptions, SearchOptions
+from widthfold_onnx.progress import Step, progress
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import TunedMachine, TunedModel, TuneReport
 from widthfold_onnx.rewrite.reading import ALREADY_FOLDED
@@ -50,7 +44,6 @@ def tune(
     *,
     jobs: int = 1,
     dask: str | None = None,
-    on_progress: Progress = silent,
 ) -> TuneReport:
     """Measure every layer of every model, each once, and keep it in the store.
 
@@ -60,7 +53,6 @@ def tune(
         search_options: where to measure, the store, and the seconds for all models together.
         jobs: number of processes that measure on this machine at a time; they disturb each other.
         dask: address of the scheduler of a Dask cluster, whose workers measure instead.
-        on_progress: gets a step now and then.
 
     Returns:
         A report of all results so far. KeyboardInterrupt while measuring only ends the measuring.
@@ -78,14 +70,14 @@ def tune(
     ):
         entries = []
         for path in map(Path, models):
-            on_progress(Step(f"reading {path.name}"))
+            progress(Step(f"reading {path.name}"))
             runtime_options = replace(search_options, provider=pool.provider)
             entries.append(_listed_model(path, runtime_options, fold_options, spending.forms))
         workloads = joined(workload for model in entries for workload in model.workloads)
         seconds = search_options.time_budget or spending.race * len(models)
         interrupted = False
         try:
-            pool.measure(most_work_first(workloads.values()), Budget(seconds), on_progress)
+            pool.measure(most_work_first(workloads.values()), Budget(seconds))
         except KeyboardInterrupt:
             interrupted = True
         return TuneReport(

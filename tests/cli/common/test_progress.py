@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from widthfold_onnx.cli import common
-from widthfold_onnx.cli.common import StatusLine, progress
-from widthfold_onnx.options import Step
+from widthfold_onnx.cli.common import StatusLine, status_line
+from widthfold_onnx.progress import Step, progress
 
 
 def drawn(item: object) -> str:
@@ -52,6 +52,6 @@ def test_what_is_counted_has_a_bar_and_the_time_that_is_left_runs_down(
 
 
 def test_a_pipe_gets_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    with progress() as on_progress:
-        on_progress(Step("measuring", 1, 2, 3.0))
+    with status_line():
+        progress(Step("measuring", 1, 2, 3.0))
     assert capfd.readouterr() == ("", "")

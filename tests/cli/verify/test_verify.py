@@ -91,7 +91,7 @@ def test_a_timing_that_fails_leaves_the_rest_of_the_report(
 
     monkeypatch.setattr("widthfold_onnx.evidence.checks.time_models", stops)
     options = VerifyOptions(provider=Provider.CPU, seeds=1)
-    report = verification_of(*map(load, pair), options, on_progress=lambda step: None)
+    report = verification_of(*map(load, pair), options)
     assert report.verdict == "unverified"
     assert report.reasons == ["not timed: the runtime stopped"]
     assert all(row.passed for row in report.outputs)
@@ -104,9 +104,7 @@ def test_the_provider_is_named_where_the_original_does_not_run(tmp_path: Path) -
     g (float[1, 4] x) => (float[1, 4] y) <int64[1] s = {7}> { y = Reshape (x, s) }"""
     path = tmp_path / "model.onnx"
     path.write_bytes(build(text).SerializeToString())
-    report = verification_of(
-        load(path), load(path), VerifyOptions(seeds=1), on_progress=lambda step: None
-    )
+    report = verification_of(load(path), load(path), VerifyOptions(seeds=1))
     assert report.verdict == "unverified"
     assert report.environment.provider == resolved(VerifyOptions()).provider
 
@@ -118,7 +116,7 @@ def test_what_fails_is_said_before_what_limits(
     monkeypatch.setattr("widthfold_onnx.evidence.checks.model_parity", lambda *a, **k: parity)
     monkeypatch.setattr("widthfold_onnx.evidence.checks.time_models", lambda *a, **k: timing())
     options = VerifyOptions(provider=Provider.CPU, seeds=1, fail_under=9.0)
-    report = verification_of(*map(load, pair), options, on_progress=lambda step: None)
+    report = verification_of(*map(load, pair), options)
     assert [reason.split(":")[0] for reason in report.reasons] == [
         "slower than --fail-under 9 allows",
         "left out seed 3",

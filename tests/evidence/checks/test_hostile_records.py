@@ -218,4 +218,4 @@ def compared(name: str, model: onnx.ModelProto, folder: Path) -> Any:
     for path, item in zip(paths, (MODELS[name][0], model), strict=True):
         onnx.save(item, path)
     options = DeliveryOptions(provider=Provider.CPU, seeds=1)
-    return verification_of(*map(load, paths), options, on_progress=lambda step: None)
+    return verification_of(*map(load, paths), options)

@@ -17,7 +17,7 @@ from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.timing import resource_usage
 from widthfold_onnx.evidence.timing.speed import time_models
-from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions, silent
+from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime import contest
 from widthfold_onnx.runtime import session as session_module
 from widthfold_onnx.runtime.kernels import u8s8_error
@@ -100,7 +100,7 @@ def test_they_reach_the_run_on_integers(pair, opened):
 
 
 def test_they_reach_clock_profile_and_memory_where_tf32_stays_as_chosen(pair, opened):
-    timing = time_models(*pair, OPTIONS, (), load=0.0, on_progress=silent)
+    timing = time_models(*pair, OPTIONS, (), load=0.0)
     assert math.isfinite(timing.speedup)
     # Two settings of both models, several sessions of each, a profile and the memory of both.
     assert len(opened) >= 4 + 4 + 4

@@ -9,7 +9,7 @@ import onnx
 
 from widthfold_onnx.evidence.parity.original_runs import OriginalRuns
 from widthfold_onnx.model.loader import LoadedModel
-from widthfold_onnx.options import VerifyOptions, silent
+from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.runtime.inputs.input_sets import InputSets
 
@@ -19,4 +19,4 @@ UNREAD = LoadedModel(onnx.ModelProto(), Path(), Path("a.onnx"), "")
 def planted_runs(
     options: VerifyOptions, sets: Sequence[InputSet], model: LoadedModel = UNREAD
 ) -> OriginalRuns:
-    return OriginalRuns(model, options, silent, InputSets(list(sets)), [], [], set())
+    return OriginalRuns(model, options, InputSets(list(sets)), [], [], set())

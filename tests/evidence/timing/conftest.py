@@ -9,7 +9,7 @@ from tests.evidence.timing.machine import NODES, Limits, Machine
 from widthfold_onnx.evidence.timing import speed
 from widthfold_onnx.evidence.timing.resource_usage import Usage
 from widthfold_onnx.evidence.timing.speed import time_models
-from widthfold_onnx.options import Provider, VerifyOptions, silent
+from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime import clock, contest, settings
 from widthfold_onnx.runtime.inputs import input_sets
 
@@ -57,8 +57,6 @@ def measured(monkeypatch, tmp_path):
         monkeypatch.setattr(input_sets, "last_cache_bytes", lambda: cache)
         pair = (paths[0], paths[0]) if same_file else paths
         options = VerifyOptions(provider=provider, **options)
-        return time_models(
-            *pair, options, ({"x": (1, 256)},), load=before, on_progress=silent
-        ), machine
+        return time_models(*pair, options, ({"x": (1, 256)},), load=before), machine
 
     return measure

@@ -12,6 +12,7 @@ from widthfold_onnx.evidence.timing import speed
 from widthfold_onnx.evidence.timing.resource_usage import Usage
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.progress import progress_to
 
 
 @pytest.mark.parametrize(
@@ -129,14 +130,14 @@ def test_a_gpu_that_nobody_can_ask_is_said_to_be_unknown(measured, monkeypatch):
 def test_progress_names_both_models(measured, monkeypatch, tmp_path):
     measured(costs(10, 90, 8, 90))
     steps = []
-    time_models(
-        tmp_path / "a.onnx",
-        tmp_path / "b.onnx",
-        VerifyOptions(provider=Provider.CPU, time_budget=0.1),
-        ({"x": (1, 256)},),
-        load=0.0,
-        on_progress=steps.append,
-    )
+    with progress_to(steps.append):
+        time_models(
+            tmp_path / "a.onnx",
+            tmp_path / "b.onnx",
+            VerifyOptions(provider=Provider.CPU, time_budget=0.1),
+            ({"x": (1, 256)},),
+            load=0.0,
+        )
     assert [step.text for step in steps] == [
         "timing: choosing settings",
         "timing: alternating runs",

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.shared import ROOT
-from tests.tuning.races import LOG, behaving, bench, kept, quiet, workload
+from tests.tuning.races import LOG, behaving, bench, kept, workload
 from widthfold_onnx.errors import InternalError, UnverifiedError
-from widthfold_onnx.options import Step
+from widthfold_onnx.progress import Step, progress_to
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.bench import Budget
 from widthfold_onnx.tuning.measurement import AS_IS
@@ -55,7 +55,7 @@ def test_a_form_that_goes_wrong_loses_and_only_it(
         )  # a child may need seconds to start
     workloads = [workload("one", "a"), workload("two", "a", form, "b"), workload("three", "a")]
     used = bench(store)
-    used.measure(workloads, Budget(60.0), quiet)
+    used.measure(workloads, Budget(60.0))
     stored = kept(store)
     assert words in stored["two", form].reason
     expected = {(u.subject, k) for u in workloads for k in (AS_IS, *(f.spec for f in u.forms))}
@@ -70,7 +70,7 @@ def test_a_form_that_goes_wrong_loses_and_only_it(
         ("three", AS_IS),
         ("three", "a"),
     ]
-    used.measure(workloads, Budget(60.0), quiet)
+    used.measure(workloads, Budget(60.0))
     assert len(used.new_measurements) == len(expected), "what is known was measured again"
     assert max(child for child, _, _ in log()) == 1
 
@@ -78,12 +78,12 @@ def test_a_form_that_goes_wrong_loses_and_only_it(
 @pytest.mark.processes
 def test_a_layer_that_does_not_run_loses_alone(store: Store, log) -> None:
     used = bench(store)
-    used.measure([workload("exit", "a", "b"), workload("two", "a")], Budget(60.0), quiet)
+    used.measure([workload("exit", "a", "b"), workload("two", "a")], Budget(60.0))
     stored = kept(store)
     assert stored.keys() == {("exit", AS_IS), ("two", AS_IS), ("two", "a")}
     assert stored["exit", AS_IS].status == "lost"
     assert [row for row in log() if row[1] == "exit"] == [(0, "exit", AS_IS)]
-    used.measure([workload("exit", "a", "b"), workload("two", "a")], Budget(60.0), quiet)
+    used.measure([workload("exit", "a", "b"), workload("two", "a")], Budget(60.0))
     assert len(log()) == 3
 
 
@@ -119,7 +119,7 @@ def test_a_child_that_fails_before_any_layer_is_an_error(
 
         monkeypatch.setattr(bench_module, "race", race)
         with pytest.raises(type(error), match=str(error)):
-            bench(store).measure([workload("one", "a")], Budget(60.0), quiet)
+            bench(store).measure([workload("one", "a")], Budget(60.0))
     assert kept(store) == {}
 
 
@@ -132,7 +132,7 @@ def test_a_child_that_fails_between_layers_takes_nothing_back(
 
     monkeypatch.setattr(bench_module, "race", race)
     with pytest.raises(UnverifiedError, match="gone"):
-        bench(store).measure([workload("one", "a"), workload("two", "a")], Budget(60.0), quiet)
+        bench(store).measure([workload("one", "a"), workload("two", "a")], Budget(60.0))
     assert {item.status for item in kept(store).values()} == {"ok"}
 
 
@@ -144,7 +144,7 @@ def test_a_race_that_ends_in_time_is_the_last_one(
 
     monkeypatch.setattr(bench_module, "race", race)
     workloads = [workload(name, "a", "b") for name in ("one", "two", "three", "four")]
-    bench(store).measure(workloads, Budget(7.0), quiet)
+    bench(store).measure(workloads, Budget(7.0))
     assert {subject for subject, _ in kept(store)} == {"one", "two"}
     assert len(kept(store)) == 6
     assert [seconds for _, seconds in inside.races] == [7.0]
@@ -160,7 +160,7 @@ def test_no_child_follows_a_crash_when_the_budget_is_spent(
         raise UnverifiedError("gone")
 
     monkeypatch.setattr(bench_module, "race", race)
-    bench(store).measure([workload(n, "a") for n in ("one", "two", "three")], Budget(7.0), quiet)
+    bench(store).measure([workload(n, "a") for n in ("one", "two", "three")], Budget(7.0))
     assert {subject for subject, _ in kept(store)} == subjects
 
 
@@ -175,10 +175,10 @@ def test_no_second_passes_while_a_child_starts(
 
     monkeypatch.setattr(bench_module, "race", race)
     budget = Budget(9.0)
-    bench(store).measure([workload("one", "a"), workload("two", "a")], budget, quiet)
+    bench(store).measure([workload("one", "a"), workload("two", "a")], budget)
     inside.now += 100
     assert budget.left == 1.0
-    bench(store).measure([workload("three", "a")], budget, quiet)
+    bench(store).measure([workload("three", "a")], budget)
     assert [seconds for _, seconds in inside.races] == [9.0, 1.0]
     assert {stored.budget for stored in kept(store).values()} == {9.0}
 
@@ -187,7 +187,7 @@ def test_the_first_layer_races_whatever_the_time(store: Store, inside) -> None:
     budget = Budget(1.0)
     budget.start()
     inside.now += 2
-    bench(store).measure([workload("one", "a")], budget, quiet)
+    bench(store).measure([workload("one", "a")], budget)
     assert {subject for subject, _ in kept(store)} == {"one"}
     assert [seconds for _, seconds in inside.races] == [-1.0]
 
@@ -195,7 +195,8 @@ def test_the_first_layer_races_whatever_the_time(store: Store, inside) -> None:
 def test_every_layer_is_a_step(store: Store, inside) -> None:
     reports: list[Step] = []
     inside.now = 5.0
-    bench(store).measure([workload("one", "a"), workload("two", "a")], Budget(7.0), reports.append)
+    with progress_to(reports.append):
+        bench(store).measure([workload("one", "a"), workload("two", "a")], Budget(7.0))
     assert reports == [
         Step("measuring layer 1 of 2", 0, 2, 7.0),
         Step("measuring layer 2 of 2", 1, 2, 7.0),

@@ -42,7 +42,7 @@ from widthfold_onnx.evidence.parity.outputs import (
 from widthfold_onnx.evidence.parity.runs import Runs, attempt
 from widthfold_onnx.evidence.parity.truth import true_outputs, usable_truths
 from widthfold_onnx.model.loader import LoadedModel
-from widthfold_onnx.options import Step
+from widthfold_onnx.progress import Step, progress, progress_to, silent
 from widthfold_onnx.results import LevelName, OutputParity, Verdict
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.providers import PRECISION
@@ -140,7 +140,7 @@ class _Movement:
             UnverifiedError: it hangs or crashes.
         """
         original, indices = self._original, sorted(set_indices)
-        original.on_progress(Step("float64 truth"))
+        progress(Step("float64 truth"))
         sets = [original.inputs.sets[index] for index in indices]
         truths, self.truth_remark = true_outputs(
             original.model.path, original.names, sets, original.options.truth_work
@@ -326,11 +326,12 @@ def compare_as_deployed(original: OriginalRuns, rewritten: LoadedModel, exact: R
     """
     if original.optimized_runs.failure or exact.failure:
         return Findings()
-    original.on_progress(Step("integers of 8 bits as deployed"))
-    original_runs, rewritten_runs = (
-        attempt(model, original.options, Level.ALL, original.inputs.sets, open_model=open_chosen)
-        for model in (original.model, rewritten)
-    )
+    progress(Step("integers of 8 bits as deployed"))
+    with progress_to(silent):  # its steps would be named as those of the exact runs
+        original_runs, rewritten_runs = (
+            attempt(model, original.options, Level.ALL, original.inputs.sets, open_chosen)
+            for model in (original.model, rewritten)
+        )
     if original_runs.failure:
         line = "as deployed the original does not run"
         return Findings(remarks=(f"{line}: {original_runs.failure}",))

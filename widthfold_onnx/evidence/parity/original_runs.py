@@ -34,7 +34,7 @@ from widthfold_onnx.model.loader import LoadedModel, copy_with_data
 from widthfold_onnx.model.proto.scope import describe_node
 from widthfold_onnx.model.proto.walk import operator_of, subgraphs
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Progress, VerifyOptions
+from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.runtime.inputs.cases import MAX_SMALL
 from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.runtime.inputs.input_sets import InputSets
@@ -72,7 +72,6 @@ class OriginalRuns:
     Attributes:
         model: the original.
         options: where models run.
-        on_progress: gets a step before each run.
         inputs: the input sets on which the original runs.
         outputs: by input set and name, without the runtime's own optimizations.
         names: of the outputs that the model declares.
@@ -81,7 +80,6 @@ class OriginalRuns:
 
     model: LoadedModel
     options: VerifyOptions
-    on_progress: Progress
     inputs: InputSets
     outputs: list[Outputs]
     names: list[str]
@@ -96,7 +94,7 @@ class OriginalRuns:
 
     def run(self, model: LoadedModel, level: Level) -> Runs:
         """Run a model on each input set."""
-        return attempt(model, self.options, level, self.inputs.sets, self.on_progress)
+        return attempt(model, self.options, level, self.inputs.sets)
 
     @cached_property
     def optimized_runs(self) -> Runs:
@@ -129,7 +127,7 @@ class OriginalRuns:
                 feeds = {name: shaken_input(array, draw_ulps) for name, array in item.feeds.items()}
                 yield InputSet(f"copy {copy_index + 1}, {item.label}", feeds)
 
-        runs = attempt(copy, self.options, Level.DISABLED, sets(), self.on_progress)
+        runs = attempt(copy, self.options, Level.DISABLED, sets())
         if runs.failure:
             remark = f"how far rounding moves the original is not known: {runs.failure}"
             return movements, remark
@@ -161,7 +159,7 @@ class OriginalRuns:
             return model
 
         sets = [self.inputs.sets[set_index]]
-        runs = attempt(copy, self.options, Level.DISABLED, sets, self.on_progress)
+        runs = attempt(copy, self.options, Level.DISABLED, sets)
         if runs.failure:
             return ""
         (outputs,) = runs.outputs
@@ -177,9 +175,7 @@ class OriginalRuns:
         return ""
 
 
-def original_runs_of(
-    original: LoadedModel, options: VerifyOptions, on_progress: Progress
-) -> OriginalRuns:
+def original_runs_of(original: LoadedModel, options: VerifyOptions) -> OriginalRuns:
     """Run the original and close it again: at most two models are in memory at a time.
 
     Raises:
@@ -193,16 +189,14 @@ def original_runs_of(
             open_chosen(original, options, Level.ALL)
     except UnverifiedError as error:  # no `NoKernelError`, which says that no options help
         raise UnverifiedError(f"with {printable(options_text)} {error}") from error
-    inputs, outputs = run_on_inputs(original, session, options, on_progress)
+    inputs, outputs = run_on_inputs(original, session, options)
     second_outputs = session.run(inputs.sets[0].feeds)
     unsteady_outputs = {
         name
         for name, pair in pairs(outputs[0], second_outputs).items()
         if not compare(name, *pair, options.tolerance).passed
     }
-    return OriginalRuns(
-        original, options, on_progress, inputs, outputs, session.outputs, unsteady_outputs
-    )
+    return OriginalRuns(original, options, inputs, outputs, session.outputs, unsteady_outputs)
 
 
 def ulps_of(copy: int, size: int) -> DrawUlps:

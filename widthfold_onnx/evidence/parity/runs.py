@@ -33,7 +33,8 @@ from widthfold_onnx.model.proto import walk
 from widthfold_onnx.model.proto.functions import without_functions
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Progress, RuntimeOptions, Shapes, Step, VerifyOptions, silent
+from widthfold_onnx.options import RuntimeOptions, Shapes, VerifyOptions
+from widthfold_onnx.progress import Step, progress
 from widthfold_onnx.rules.quantization import before_moves
 from widthfold_onnx.runtime.inputs.cases import MAX_SMALL
 from widthfold_onnx.runtime.inputs.feeds import InputSet, with_small_integers
@@ -85,7 +86,6 @@ def attempt(
     options: VerifyOptions,
     level: Level,
     sets: Iterable[InputSet],
-    on_progress: Progress = silent,
     open_model: Callable[
         [LoadedModel | onnx.ModelProto, VerifyOptions, Level], Session
     ] = open_exact,
@@ -93,14 +93,14 @@ def attempt(
     """Run a model on input sets, by default with exact integers.
 
     A model was read from a file, or is a function that copies the original in memory and is called
-    before the first set is read. `on_progress` gets a step before each run.
+    before the first set is read. Each run is a step.
     """
     name = printable(model.path.name) if isinstance(model, LoadedModel) else "copy of the original"
     outputs: list[Outputs] = []
     try:
         session = open_model(model if isinstance(model, LoadedModel) else model(), options, level)
         for item in sets:
-            on_progress(Step(f"{name}, level {level}: {item.label}"))
+            progress(Step(f"{name}, level {level}: {item.label}"))
             outputs.append(run_once(session, item))
     except UnverifiedError as error:
         return Runs(failure=str(error))
@@ -118,7 +118,7 @@ SHAPE_OPERATORS = ("Shape", "Size")
 
 
 def run_on_inputs(
-    original: LoadedModel, session: Session, options: VerifyOptions, on_progress: Progress
+    original: LoadedModel, session: Session, options: VerifyOptions
 ) -> tuple[InputSets, list[Outputs]]:
     """Choose input sets, and return them with the outputs of the model on each.
 
@@ -126,7 +126,6 @@ def run_on_inputs(
         original: the model.
         session: a session of the model.
         options: stored inputs, shapes and seeds.
-        on_progress: gets a step before each run.
 
     Raises:
         UnverifiedError: it stops on the first set or on a stored one.
@@ -136,23 +135,21 @@ def run_on_inputs(
     random_set = next((item for item in inputs.sets if item.random), None)
     if random_set is not None and (item := filling_set(original, random_set)) is not None:
         inputs = replace(inputs, sets=[*inputs.sets, item])
-    inputs, outputs = _run(session, inputs, on_progress)
+    inputs, outputs = _run(session, inputs)
     if (
         random_set is not None
         and not any(map(meaningful_count, outputs))
         and (values := revealing_values(session, random_set.feeds))
     ):
-        inputs, outputs = _run(session, _with_values(inputs, values), on_progress)
+        inputs, outputs = _run(session, _with_values(inputs, values))
     if branches := unreached_branches(original, options, inputs.sets):
         remark = f"no input set reached {', '.join(branches)}"
         inputs = replace(inputs, remarks=[*inputs.remarks, remark])
     return inputs, outputs
 
 
-def _run(
-    session: Session, inputs: InputSets, on_progress: Progress
-) -> tuple[InputSets, list[Outputs]]:
-    """Run the model on each set.
+def _run(session: Session, inputs: InputSets) -> tuple[InputSets, list[Outputs]]:
+    """Run the model on each set; each run is a step.
 
     A random set on which it stops runs again with integers of 0 and 1, which may be indices; where
     it stops on that, too, the set is left out.
@@ -164,7 +161,7 @@ def _run(
     while queue:
         item = queue.popleft()
         try:
-            on_progress(Step(f"original: {item.label}"))
+            progress(Step(f"original: {item.label}"))
             outputs.append(run_once(session, item))
         except UnverifiedError as error:
             if item.random and (tame := with_small_integers(item)) is not item:

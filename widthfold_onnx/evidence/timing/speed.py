@@ -23,7 +23,8 @@ from widthfold_onnx.evidence.timing.profile import (
     profile,
 )
 from widthfold_onnx.evidence.timing.resource_usage import file_bytes, usage
-from widthfold_onnx.options import Progress, Shapes, Sizes, Step, VerifyOptions
+from widthfold_onnx.options import Shapes, Sizes, VerifyOptions
+from widthfold_onnx.progress import Step, progress
 from widthfold_onnx.results import Gain, Gpu, Side, SizeGain, Timing
 from widthfold_onnx.runtime.clock import clock_name
 from widthfold_onnx.runtime.contest import Contest, hold_contest
@@ -47,7 +48,6 @@ def time_models(
     sizes: Sizes,
     *,
     load: float,
-    on_progress: Progress,
 ) -> Timing:
     """Time both models, and measure the time of their nodes.
 
@@ -59,7 +59,6 @@ def time_models(
             any, shapes are searched. Profiles are taken at the first assignment.
         load: load of the machine before this program began to work. It is used if it is lower than
             the load now, as the load of the comparison of values is gone when the timing begins.
-        on_progress: called with a step when a phase begins.
 
     Raises:
         UnverifiedError: a model does not run, or no inputs were found.
@@ -68,14 +67,12 @@ def time_models(
     busy = min(load_average(), load)
     assignments: Sequence[Shapes | None] = sizes or (None,)
     share = replace(options, time_budget=options.time_budget / len(assignments))
-    contests = [
-        hold_contest(original, rewritten, share, s, on_progress=on_progress) for s in assignments
-    ]
+    contests = [hold_contest(original, rewritten, share, shapes) for shapes in assignments]
     first = contests[0]
     roofline = Roofline(first.options)
     sides = {}
     for number, role in enumerate(("original", "rewritten")):
-        on_progress(Step(f"profile of {first.models[number].name}"))
+        progress(Step(f"profile of {first.models[number].name}"))
         sides[role] = _side(first, number, roofline)
     timing = _timing(first, sides, busy)
     rows = [_at_size(item) for item in contests]

@@ -15,7 +15,8 @@ from pathlib import Path
 from widthfold_onnx.decide.decided_plan import DecidedPlan
 from widthfold_onnx.decide.outcomes import companion_reports
 from widthfold_onnx.model.loader import LoadedModel
-from widthfold_onnx.options import FoldOptions, Progress, SearchOptions, Step
+from widthfold_onnx.options import FoldOptions, SearchOptions
+from widthfold_onnx.progress import Step, progress
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rewrite.scratch import Scratch
 from widthfold_onnx.runtime.child import Child
@@ -47,7 +48,6 @@ def search(
     fold_options: FoldOptions,
     search_options: SearchOptions,
     store: Store,
-    on_progress: Progress,
 ) -> DecidedPlan:
     """Measure, choose, try, and return the plan with the outcome of every layer.
 
@@ -72,12 +72,11 @@ def search(
         fold_options: which layers may be folded, and limits.
         search_options: where and how long to measure.
         store: the known measurements; new ones are added to it.
-        on_progress: gets a step for each stage.
 
     Raises:
         UnverifiedError: the runtime cannot be used, or the model does not run.
     """
-    on_progress(Step("looking for the provider and the shapes of the inputs"))
+    progress(Step("looking for the provider and the shapes of the inputs"))
     with tempfile.TemporaryDirectory() as folder, Child() as child:
         context = find_context(loaded, search_options, fold_options.input_shapes, store, child)
         options = BenchOptions(replace(search_options, provider=context.provider), fold_options)
@@ -85,7 +84,7 @@ def search(
         if not is_kept:
             child.end()  # it holds memory of the accelerator, and what fails there may break it
         bench = Bench(options, store, context.machine, child if is_kept else None)
-        return _search(Trials(bench, context, Scratch(loaded, Path(folder)), on_progress))
+        return _search(Trials(bench, context, Scratch(loaded, Path(folder))))
 
 
 def _search(trials: Trials) -> DecidedPlan:
@@ -105,7 +104,7 @@ def _search(trials: Trials) -> DecidedPlan:
         plan = padding.plan
     finals: Sequence[Measurement | None] = [None] * len(trials.context.sizes)
     if plan.is_changing:
-        trials.on_progress(Step("timing the whole model"))
+        progress(Step("timing the whole model"))
         # The levels were timed with companions, so they say nothing of the original then.
         finals = (trials if draft.is_changing else trials_at_level).final(plan)
     if not gains_over_sizes(finals):
@@ -129,7 +128,7 @@ def _search_levels(trials: Trials, draft: Plan) -> LevelSearches:
     try:
         has_levels = Level.EXTENDED in traits_of(search_options.provider).levels
         if layers.workloads and has_levels:
-            trials.on_progress(Step("timing the model at the levels of the runtime"))
+            progress(Step("timing the model at the levels of the runtime"))
             all_to_extended = trials.level_ratio(draft)
         if all_to_extended is not None and all_to_extended.status == "ok":
             extended_seconds = all_to_extended.seconds
@@ -143,7 +142,7 @@ def _search_levels(trials: Trials, draft: Plan) -> LevelSearches:
             seconds = search_options.time_budget or trials.spending.race
             share = seconds / len(searches)
             for level_search in searches:
-                level_search.measure(Budget(share), trials.on_progress)
+                level_search.measure(Budget(share))
     except KeyboardInterrupt:
         interrupted = True
     return LevelSearches(sorted(searches, key=LevelSearch.estimate), all_to_extended, interrupted)

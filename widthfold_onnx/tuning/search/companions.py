@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from widthfold_onnx.decide.decisions import Drafting
-from widthfold_onnx.options import Companion, Step
+from widthfold_onnx.options import Companion
+from widthfold_onnx.progress import Step, progress
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain
 from widthfold_onnx.rewrite.exchange import Match
@@ -37,7 +38,7 @@ def best_companions(
     gains = {}
     names_that_match = {m.companion for m in matches if not isinstance(m.replacements, Refusal)}
     for name in sorted(names_that_match):
-        trials.on_progress(Step(f"timing the whole model with the companion {name}"))
+        progress(Step(f"timing the whole model with the companion {name}"))
         rule = COMPANIONS[name]
         extension = drafting.with_companions(drafting.matches((*taken_names, name)))
         results = _alone(trials, draft, extension, rule)

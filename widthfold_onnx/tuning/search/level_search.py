@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from widthfold_onnx.options import Progress
 from widthfold_onnx.results import Gain
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.form import FormSpec
@@ -55,12 +54,12 @@ class LevelSearch:
         """The forms and runs of each layer, and which layers are left out."""
         return self.bench.options.spending
 
-    def measure(self, budget: Budget, on_progress: Progress) -> None:
+    def measure(self, budget: Budget) -> None:
         """Measure the layers as they are, and race the layers that can move the model."""
         if self.seconds is not None:
             as_is = [replace(workload, forms=()) for workload in self.layers.workloads.values()]
-            self.bench.measure(as_is, budget, on_progress)
-        self.bench.measure(self.promising(), budget, on_progress)
+            self.bench.measure(as_is, budget)
+        self.bench.measure(self.promising(), budget)
 
     @cached_property
     def _predicted_forms(self) -> Mapping[str, FormSpec]:

@@ -13,7 +13,7 @@ import msgspec
 from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES
 from widthfold_onnx.decide.decisions import Drafting
 from widthfold_onnx.decide.outcomes import padding_report, unpaddable
-from widthfold_onnx.options import Step
+from widthfold_onnx.progress import Step, progress
 from widthfold_onnx.results import Gain, PaddingReport
 from widthfold_onnx.rewrite.padding import PaddableChains
 from widthfold_onnx.rewrite.plan import Plan
@@ -64,7 +64,7 @@ def best_padding(trials: Trials, unpadded: Plan) -> TimedPadding | None:
         if not paddable.chains or widths in earlier_widths:
             continue
         earlier_widths.append(widths)
-        trials.on_progress(Step(f"timing the whole model with channels padded to {multiple}"))
+        progress(Step(f"timing the whole model with channels padded to {multiple}"))
         plan = _with(drafting, unpadded, paddable)
         trial = trials.compare(unpadded, plan, spending.probe)
         if trial is not None and trial.status == "ok":

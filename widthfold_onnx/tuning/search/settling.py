@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from widthfold_onnx.options import Step
+from widthfold_onnx.progress import Step, progress
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.tuning.measurement import AS_IS
@@ -50,7 +50,7 @@ def _is_better(trials: Trials, challenger: Plan, champion: Plan) -> bool:
         return True
     if not trials.spending.trial:
         return False
-    trials.on_progress(Step("timing the whole model folded for another level"))
+    progress(Step("timing the whole model folded for another level"))
     trial = trials.compare(champion, challenger, trials.spending.trial)
     return trial is not None and trial.gain.is_surely_faster
 
@@ -68,7 +68,7 @@ def _agreed(trials: Trials, level_search: LevelSearch) -> Forms:
     plan, agreed_plan = (level_search.plan(f) for f in (forms, agreed))
     if agreed == forms or not plan.is_changing or not trials.spending.trial:
         return agreed
-    trials.on_progress(Step(f"timing the whole model with {len(agreed)} layers that agree"))
+    progress(Step(f"timing the whole model with {len(agreed)} layers that agree"))
     trial = trials.compare(plan, agreed_plan, trials.spending.trial)
     if trial is None:
         stored_finals = trials.stored_final(plan), trials.stored_final(agreed_plan)
@@ -92,7 +92,7 @@ def _with_lifted_neighbours(trials: Trials, level_search: LevelSearch, forms: Fo
     lifted = {**forms, **lifts}
     if lifted == forms or len(lifted) < 2:
         return forms
-    trials.on_progress(Step("timing the whole model with neighbours of one axis lifted"))
+    progress(Step("timing the whole model with neighbours of one axis lifted"))
     plan, lifted_plan = (level_search.plan(f) for f in (forms, lifted))
     trial = trials.compare(plan, lifted_plan, trials.spending.lifting)
     return lifted if trial is not None and trial.gain.is_surely_faster else forms

@@ -17,7 +17,8 @@ import msgspec
 from widthfold_onnx.decide.decisions import Drafting
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.loader import LoadedModel
-from widthfold_onnx.options import Progress, SearchOptions, Shapes, Sizes, Step, VerifyOptions
+from widthfold_onnx.options import SearchOptions, Shapes, Sizes, VerifyOptions
+from widthfold_onnx.progress import Step, progress
 from widthfold_onnx.results import SpeedVerdict
 from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.plan import EMPTY_PLAN, Plan
@@ -62,14 +63,12 @@ class Trials:
         bench: the store, and how models run.
         context: has the sizes at which whole models run.
         scratch: the original model, and the folder for the models that are built of it.
-        on_progress: gets a step for each stage of the search.
         level: the level at which models run; None chooses it for each model.
     """
 
     bench: Bench
     context: SearchContext
     scratch: Scratch
-    on_progress: Progress
     level: Level | None = None
 
     @property
@@ -163,7 +162,7 @@ class Trials:
         Returns:
             The parts without which the model was timed, with what `ratios_to` returns for them.
         """
-        self.on_progress(Step(f"timing the whole model without each of {named}"))
+        progress(Step(f"timing the whole model without each of {named}"))
         trials = self.ratios_to(plan, remainders, self.spending.ablation)
         pairs = zip(parts, trials, strict=True)
         return [

@@ -25,7 +25,6 @@ from widthfold_onnx.options import (
     Provider,
     RuntimeOptions,
     Sizes,
-    silent,
 )
 from widthfold_onnx.results import Gain
 from widthfold_onnx.rewrite.fit import FittedPlan, fit
@@ -122,7 +121,6 @@ class Builder:
             "bench": self.bench,
             "context": SearchContext(Provider.CPU, sizes, load_target("cpu-avx2"), ""),
             "scratch": Scratch(load(original or model), folder),
-            "on_progress": silent,
         }
         self.trials = Trials(**{**fields, **changes})
 
