@@ -16,7 +16,9 @@ from tests.small_models import build
 from widthfold_onnx import UsageError
 from widthfold_onnx.options import Companion, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rewrite.exchange import exchanged, find_matches
 from widthfold_onnx.rules.companions import COMPANIONS
+from widthfold_onnx.runtime import kernels
 
 SHARED = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
 net (float[1,3,7] x, bool b) => (float[1,3,7] y, float[1,3,7] a, float[1,3,7] i)
@@ -114,3 +116,16 @@ def test_every_companion_has_a_rule() -> None:
 def test_no_two_companions_match_the_same_operator() -> None:
     op_types = [op_type for rule in COMPANIONS.values() for op_type in rule.op_types]
     assert len(op_types) == len(set(op_types))
+
+
+def test_the_runtime_is_asked_where_it_is_decided_and_not_in_a_rewriting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, asked = net("float[3,1] s = {0.3, 0.5, 1.0}"), list[bool]()
+    monkeypatch.setattr(kernels, "prelu_keeps_inf", lambda: asked.append(True) or True)
+    assert not find_matches(model, None, [Companion.CROP]) + asked
+    (match,) = find_matches(model, None, PRELU)
+    assert asked == [True]
+    result, _ = exchanged(model, None, [(match.companion, match.name)])
+    assert [node.op_type for node in result.graph.node] == [*MAX]
+    assert asked == [True]

@@ -18,6 +18,7 @@ from widthfold_onnx.model.loader import Model
 from widthfold_onnx.options import Companion
 from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.plan import CompanionPlan
+from widthfold_onnx.runtime import kernels
 
 
 def other_kernel(model: onnx.ModelProto) -> None:
@@ -115,6 +116,28 @@ def test_a_companion_that_is_refused_has_its_reason() -> None:
     plan = Plan(companions=(CompanionPlan(node="act", companion=Companion.PRELU),))
     with pytest.raises(CheckFailedError, match="act: companion prelu: the slope s is an input"):
         wf.apply(model, plan)
+
+
+def test_a_companion_that_the_runtime_computes_otherwise_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = build(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,1,8,16] x) => (float[1,1,8,16] y) <float[1] s = {0.25}, float[1,1,1,3] w>
+        {
+            [act] a = PRelu (x, s)
+            [conv] y = Conv <pads = [0,1,0,1]> (a, w)
+        }"""
+    )
+    monkeypatch.setattr(kernels, "prelu_keeps_inf", lambda: True)
+    plan = wf.plan(model, factor=4, companion=["prelu"])
+    assert str(plan.companions[0].name) == "act"
+    monkeypatch.setattr(kernels, "prelu_keeps_inf", lambda: False)
+    with pytest.raises(CheckFailedError, match=r"act: companion prelu: .* returns NaN for an Inf"):
+        wf.apply(model, plan)
+    changed = wf.apply(model, plan, partial=True)
+    assert "PRelu" in [node.op_type for node in changed.graph.node]
+    assert not wf.plan(model, factor=4, companion=["prelu"]).companions
 
 
 def test_the_parts_that_fit_are_a_plan_of_their_own() -> None:

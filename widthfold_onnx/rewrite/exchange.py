@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -14,14 +14,13 @@ from widthfold_onnx.model.document import Document, Graph, Node, Value, graph_of
 from widthfold_onnx.model.linking import NodeName, Scope, shown_name
 from widthfold_onnx.model.proto.walk import copy_of, model_nodes, operator_of
 from widthfold_onnx.options import Companion
-from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.new_nodes import NodeBuilder, SharedConstants, take_over
 from widthfold_onnx.rewrite.record import ORIGIN_KEY, contains_folds
 from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.companions.companion import CompanionRule, Exchange, NodeSpec, Operand
 from widthfold_onnx.rules.layer_reading import place_problem
 from widthfold_onnx.rules.op import SAME_NAME
-from widthfold_onnx.runtime.kernels import prelu_keeps_inf
 
 
 @dataclass(frozen=True)
@@ -48,12 +47,21 @@ def find_matches(
 ) -> list[Match]:
     """Return every node that companions match, with its replacements; none in a folded model.
 
+    A match is refused if the installed runtime does not compute it as its replacements.
+
     Args:
         proto: a checked model; it stays as it is.
         folder: where its external data lies.
         names: the companions.
     """
-    return [match for match, _ in _exchanges_of(proto, folder, names)[1]]
+    return [_on_runtime(match) for match, _ in _exchanges_of(proto, folder, names)[1]]
+
+
+def _on_runtime(match: Match) -> Match:
+    if isinstance(match.replacements, Refusal):
+        return match
+    problem = COMPANIONS[match.companion].runtime_problem()
+    return match if problem is None else replace(match, replacements=problem)
 
 
 def exchanged(
@@ -123,22 +131,7 @@ def _exchange_of(
 ) -> Exchange | Refusal | None:
     if scope.proto is None and not rule.inlines:
         return None
-    exchange = place_problem(document, scope, node) or rule.exchange(document, node)
-    fault_of = RUNTIME_FAULTS.get(node.op_type)
-    fault = fault_of() if fault_of is not None and isinstance(exchange, Exchange) else None
-    return fault or exchange
-
-
-def _prelu_fault() -> Refusal | None:
-    """Refuse a PRelu if the installed runtime, on which it is tried once, computes it otherwise."""
-    if prelu_keeps_inf():
-        return None
-    return Refusal(Code.INEXACT, "PRelu of this ONNX Runtime returns NaN for an Inf")
-
-
-RUNTIME_FAULTS: Mapping[str, Callable[[], Refusal | None]] = {"PRelu": _prelu_fault}
-"""Operators that a release of ONNX Runtime computes otherwise than ONNX defines, so that nodes that
-are equal by definition are not equal there."""
+    return place_problem(document, scope, node) or rule.exchange(document, node)
 
 
 def _make_nodes(

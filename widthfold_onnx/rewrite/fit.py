@@ -27,6 +27,7 @@ from widthfold_onnx.rewrite.plan import (
 )
 from widthfold_onnx.rewrite.reading import ALREADY_FOLDED, Reading
 from widthfold_onnx.rewrite.rewriting import Rewriting
+from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
@@ -75,7 +76,16 @@ def fit(model: Model | Reading, plan: Plan) -> FittedPlan:
     Raises:
         CheckFailedError: the model contains folds, or a size of the plan does not fit an input.
     """
-    reading = model if isinstance(model, Reading) else Reading.of(model, plan)
+    problems = {
+        part: problem
+        for part in plan.companions
+        if (problem := COMPANIONS[part.companion].runtime_problem()) is not None
+    }
+    if isinstance(model, Reading):
+        reading = model
+    else:
+        companions = tuple(part for part in plan.companions if part not in problems)
+        reading = Reading.of(model, msgspec.structs.replace(plan, companions=companions))
     if plan.is_changing and reading.is_folded:
         raise CheckFailedError(ALREADY_FOLDED.reason)
     try:
@@ -88,6 +98,7 @@ def fit(model: Model | Reading, plan: Plan) -> FittedPlan:
         if name in reading.missing_weights
     }
     matches = {(match.companion, match.name): match.replacements for match in reading.matches}
+    matches |= {(part.companion, part.name): problem for part, problem in problems.items()}
     companion_misfits = {
         part: misfit
         for part in plan.companions

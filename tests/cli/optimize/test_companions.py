@@ -17,7 +17,7 @@ from tests.cli.tool import QUICK, widthfold
 from tests.running import run
 from tests.small_models import build, save
 from widthfold_onnx.cli.precommit import precommit_command
-from widthfold_onnx.rewrite import exchange
+from widthfold_onnx.runtime import kernels
 
 NET = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -35,7 +35,7 @@ ODD = ("--factor", 5)
 @pytest.fixture(autouse=True)
 def keeping_inf(monkeypatch: pytest.MonkeyPatch) -> None:
     """Companions are exchanged whatever the runtime makes of an Inf."""
-    monkeypatch.setattr(exchange, "prelu_keeps_inf", lambda: True)
+    monkeypatch.setattr(kernels, "prelu_keeps_inf", lambda: True)
 
 
 def net() -> onnx.ModelProto:

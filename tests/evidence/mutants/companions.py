@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper, parser
 
 from tests.evidence.mutants.mutant import Mutant
 from tests.folding import exchange_all
-from widthfold_onnx.rewrite import exchange
+from widthfold_onnx.runtime import kernels
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 net (float[2,3,4,5] x) => (float[2,3,4,5] y)
@@ -30,7 +30,7 @@ def original() -> onnx.ModelProto:
 def right() -> onnx.ModelProto:
     """Return the model with exchanged PRelus, whatever the kernels here make of an Inf."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exchange, "prelu_keeps_inf", lambda: True)
+        patch.setattr(kernels, "prelu_keeps_inf", lambda: True)
         return exchange_all(original(), ["prelu"])[0]
 
 

@@ -9,7 +9,7 @@ from onnx import parser
 from tests.folding import exchange_all
 from widthfold_onnx.options import Companion
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite import exchange
+from widthfold_onnx.runtime import kernels
 
 PRELU = [Companion.PRELU]
 LEAKY, MAX, MIN, WHERE = ("LeakyRelu",), ("Mul", "Max"), ("Mul", "Min"), ("Less", "Where", "Mul")
@@ -31,4 +31,4 @@ def replacements(model: onnx.ModelProto) -> tuple[str, ...] | Refusal:
 @pytest.fixture(autouse=True)
 def keeping_inf(monkeypatch: pytest.MonkeyPatch) -> None:
     """Apply the rule as ONNX defines it; tests of bits are skipped on runtimes that differ."""
-    monkeypatch.setattr(exchange, "prelu_keeps_inf", lambda: True)
+    monkeypatch.setattr(kernels, "prelu_keeps_inf", lambda: True)

@@ -15,7 +15,7 @@ from tests.rules.companions.prelu import keeping_inf as keeping_inf
 from tests.running import run
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite import exchange
+from widthfold_onnx.runtime import kernels
 
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
 TINY = float(np.finfo(np.float32).tiny)
@@ -36,7 +36,7 @@ def edges(channels: int) -> np.ndarray:
 
 
 def test_prelu_stays_where_the_runtime_makes_nan_of_inf(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "prelu_keeps_inf", lambda: False)
+    monkeypatch.setattr(kernels, "prelu_keeps_inf", lambda: False)
     result = replacements(net("float[3,1] s = {0.3, 0.5, 1.0}"))
     assert isinstance(result, Refusal)
     assert (result.code, "NaN for an Inf" in result.reason) == (Code.INEXACT, True)

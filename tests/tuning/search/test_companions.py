@@ -15,7 +15,7 @@ from tests.small_models import build, save
 from tests.tuning.search.nets import WITH_PRELU, changed, outcome
 from tests.tuning.world import folded
 from widthfold_onnx.options import Companion, Effort
-from widthfold_onnx.rewrite import exchange
+from widthfold_onnx.runtime import kernels
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning.search.timers import time_over_processes
 
@@ -23,7 +23,7 @@ from widthfold_onnx.tuning.search.timers import time_over_processes
 @pytest.fixture(autouse=True)
 def with_exact_prelu(monkeypatch: pytest.MonkeyPatch) -> None:
     """No PRelu runs here, so it does not matter what the runtime's PRelu makes of an Inf."""
-    monkeypatch.setattr(exchange, "prelu_keeps_inf", lambda: True)
+    monkeypatch.setattr(kernels, "prelu_keeps_inf", lambda: True)
 
 
 def slower(layer: dict[str, Any], form: dict[str, Any]) -> tuple[float, float]:

@@ -54,6 +54,9 @@ class CompanionRule:
             there is none; None for a node that the rule does not match.
         inlines: whether functions are inlined that hold such operators, to exchange them.
         branches: whether ONNX Runtime's kernels of these operators branch on the data.
+        runtime_problem: returns why the nodes are not equal on the installed runtime, though ONNX
+            defines them so; None if they are. It may run a small model: ask before a model is
+            rewritten.
         lifts: True if it is also tried between lifted layers of one axis, as it may gain only
             there.
     """
@@ -62,4 +65,5 @@ class CompanionRule:
     exchange: Callable[[Document, Node], Exchange | Refusal | None]
     inlines: bool = False
     branches: bool = False
+    runtime_problem: Callable[[], Refusal | None] = lambda: None
     lifts: bool = False

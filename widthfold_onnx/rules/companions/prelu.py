@@ -26,8 +26,8 @@ Exact: bit for bit, but for the sign of some zeros. LeakyRelu is defined alike, 
     which they are where subnormals are flushed. The product of a negative x may be -0: kernels of
     ONNX Runtime for a PRelu of double, and some of float16, return +0 there.
 Refuses: slopes that may give the result other extents than the data. A slope of -0 among others:
-    ONNX Runtime's Where returns 0 for it. `rewrite.exchange` refuses all where the runtime's PRelu
-    does not keep an Inf (`runtime.kernels`).
+    ONNX Runtime's Where returns 0 for it. All slopes where the runtime's PRelu makes NaN of an Inf
+    (`prelu_runtime_problem`).
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from widthfold_onnx.model.document import Document, Node, Value, graph_of
 from widthfold_onnx.model.shapes.arithmetic import BROADCAST_OPSET
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.companions.companion import Exchange, NodeSpec
+from widthfold_onnx.runtime import kernels
 
 WHERE_OPSET = 9
 """Where exists since then."""
@@ -62,6 +63,13 @@ def prelu(document: Document, node: Node) -> Exchange | Refusal:
     problem = _slope_problem(document, node, data, constant.shape)
     nodes = problem or _nodes(document, data, slope, document.read(constant))
     return nodes if isinstance(nodes, Refusal) else Exchange(node, nodes)
+
+
+def prelu_runtime_problem() -> Refusal | None:
+    """Refuse every PRelu where the installed runtime, which is tried once, makes NaN of an Inf."""
+    if kernels.prelu_keeps_inf():
+        return None
+    return Refusal(Code.INEXACT, "PRelu of this ONNX Runtime returns NaN for an Inf")
 
 
 def _slope_problem(
