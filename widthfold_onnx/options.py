@@ -373,6 +373,7 @@ class RuntimeOptions:
             (`runtime.inputs.cases`). All of them are compared, the first is timed.
         index_limits: the inputs that are indices or sizes, each with a number above them
             (`model.proto.indices`).
+        weight_extents: the extents of open dimensions that weights fix (`model.shapes.weights`).
 
     Raises:
         UsageError: no provider has that name, or a number of threads that is none.
@@ -386,6 +387,7 @@ class RuntimeOptions:
     values: Values = field(default_factory=dict)
     cases: tuple[Values, ...] = ({},)
     index_limits: Mapping[str, int] = field(default_factory=dict)
+    weight_extents: Mapping[str | tuple[str, int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "provider", word("provider", self.provider, Provider))

@@ -20,7 +20,7 @@ import onnx
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import NoKernelError, UnverifiedError, UsageError
-from widthfold_onnx.model.proto.dims import declared, symbol_of
+from widthfold_onnx.model.proto.dims import DimensionKey, declared, symbol_of
 from widthfold_onnx.model.proto.walk import all_tensors, required_inputs
 from widthfold_onnx.options import Provider, RuntimeOptions, Values
 from widthfold_onnx.runtime import library
@@ -128,6 +128,7 @@ class Session:
         device: the runtime's name for the kind of device, and its number.
         cases: combinations of values of inputs that choose between parts of the model.
         index_limits: as in `RuntimeOptions`.
+        weight_extents: as in `RuntimeOptions`.
     """
 
     ort_session: Any
@@ -136,6 +137,7 @@ class Session:
     device: tuple[str, int]
     cases: tuple[Values, ...]
     index_limits: Mapping[str, int]
+    weight_extents: Mapping[DimensionKey, int]
 
     @cached_property
     def outputs(self) -> list[str]:
@@ -144,9 +146,17 @@ class Session:
 
     @cached_property
     def inputs(self) -> list[Port]:
-        """The inputs, with the values of the first case."""
+        """The inputs, with the values of the first case and the extents that weights fix."""
         metas = self.ort_session.get_inputs()
-        return [port_of(meta, self.cases[0], self.index_limits) for meta in metas]
+        ports = [port_of(meta, self.cases[0], self.index_limits) for meta in metas]
+        return [replace(port, dims=self._fixed_dims(port)) for port in ports]
+
+    def _fixed_dims(self, port: Port) -> tuple[int | str | None, ...]:
+        keys = [(port.name, i) if dim is None else dim for i, dim in enumerate(port.dims)]
+        return tuple(
+            dim if isinstance(key, int) else self.weight_extents.get(key, dim)
+            for key, dim in zip(keys, port.dims, strict=True)
+        )
 
     @property
     def case_sessions(self) -> list[Session]:
@@ -332,7 +342,15 @@ def open_session(
     on_cuda = traits_of(provider).device == "nvidia"
     number = int(options.provider_options.get("device_id", 0)) if on_cuda else 0
     device = ("cuda" if on_cuda else "cpu", number)
-    return Session(session, provider, label, device, options.cases, options.index_limits)
+    return Session(
+        session,
+        provider,
+        label,
+        device,
+        options.cases,
+        options.index_limits,
+        options.weight_extents,
+    )
 
 
 def _error_kind(error: Exception) -> type[UnverifiedError]:

@@ -163,6 +163,7 @@ SEARCH_ALONE = {
     "inputs": "the shapes are in the subject, and the data in that of a whole model",
     **dict.fromkeys(("values", "cases"), "a whole model has them in its subject"),
     "index_limits": "follow from the model, which is the subject",
+    "weight_extents": "follow from the model, which is the subject",
 }
 FOLDING: Mapping[str, Any] = {}
 FOLD_ALONE = {
@@ -195,6 +196,7 @@ OTHER: Mapping[str, Any] = {
     "values": {"a": (1.0,)},
     "cases": ({"a": (1.0,)},),
     "index_limits": {"a": 3},
+    "weight_extents": {"channels": 3},
 }
 
 

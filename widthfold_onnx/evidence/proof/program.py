@@ -29,6 +29,7 @@ from widthfold_onnx.evidence.proof.field import Draw
 from widthfold_onnx.evidence.proof.operators.arithmetic import MOVING
 from widthfold_onnx.evidence.proof.values import FLOATS, Elements, Extents, Shape, TensorType
 from widthfold_onnx.model.proto.constant_folding import dense, literal
+from widthfold_onnx.model.proto.dims import DimensionKey
 from widthfold_onnx.model.proto.functions import MAX_INLINED_BYTES, inline
 from widthfold_onnx.model.proto.scope import NameScope, graph_scope
 from widthfold_onnx.model.proto.tensors import is_external
@@ -43,6 +44,7 @@ from widthfold_onnx.model.proto.walk import (
     opsets_of,
 )
 from widthfold_onnx.model.shapes.table import Derivation, ShapeTable
+from widthfold_onnx.model.shapes.weights import extents_by_weights
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.text import printable
 
@@ -154,6 +156,11 @@ class Program:
             UsageError: the extents contradict the model.
         """
         return ShapeTable(self.proto, shapes, self._derivation)
+
+    @cached_property
+    def extents_by_weights(self) -> dict[DimensionKey, int]:
+        """The extents of open dimensions that weights fix."""
+        return extents_by_weights(self.proto, self._derivation)
 
     @cached_property
     def _derivation(self) -> Derivation:

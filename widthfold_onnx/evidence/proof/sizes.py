@@ -62,13 +62,13 @@ MAX_GROWTH = 4
 
 
 def dimensions_of(program: Program, demanded: Extents) -> Dimensions:
-    """Return the dimensions of every input whose rank is known."""
+    """Return the dimensions of every input whose rank is known; weights fix some."""
     declared_dims = {
         value.name: declared(value)
         for value in program.inputs
         if value.name in demanded or value.type.tensor_type.HasField("shape")
     }
-    return Dimensions.of(declared_dims, demanded)
+    return Dimensions.of(declared_dims, demanded).fixed(program.extents_by_weights)
 
 
 def first_tries(program: Program, demanded: Extents, run_shapes: Extents) -> Iterator[Extents]:

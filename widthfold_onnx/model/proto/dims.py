@@ -52,12 +52,17 @@ class Dimensions:
                 for name, dims in declared_dims.items()
             }
         )
-        extents = unsized.extents(shapes)
-        sized = {
-            name: [dim if isinstance(dim, int) else extents.get(dim, dim) for dim in dims]
-            for name, dims in unsized.by_input.items()
-        }
-        return cls({name: shapes.get(name, dims) for name, dims in sized.items()})
+        sized = unsized.fixed(unsized.extents(shapes))
+        return cls({name: shapes.get(name, dims) for name, dims in sized.by_input.items()})
+
+    def fixed(self, extents: Mapping[DimensionKey, int]) -> Self:
+        """Return the dimensions with these extents in the place of open ones."""
+        return type(self)(
+            {
+                name: [dim if isinstance(dim, int) else extents.get(dim, dim) for dim in dims]
+                for name, dims in self.by_input.items()
+            }
+        )
 
     @cached_property
     def open_dims(self) -> tuple[DimensionKey, ...]:

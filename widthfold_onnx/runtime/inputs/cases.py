@@ -24,6 +24,7 @@ from widthfold_onnx.model.proto.dims import dims_of
 from widthfold_onnx.model.proto.functions import without_functions
 from widthfold_onnx.model.proto.indices import index_limits
 from widthfold_onnx.model.proto.walk import required_inputs, subgraphs
+from widthfold_onnx.model.shapes.weights import extents_by_weights
 from widthfold_onnx.options import RuntimeOptions, Values
 from widthfold_onnx.runtime.session import Port
 from widthfold_onnx.text import printable, value_text
@@ -89,12 +90,17 @@ def cases(model: onnx.ModelProto, chosen: Values) -> tuple[Values, ...]:
 
 
 def for_model(options: R, model: onnx.ModelProto) -> R:
-    """Return the options with what a model's graph says of its inputs: cases and indices.
+    """Return the options with what a model's graph says of its inputs: cases, indices, extents.
 
     Raises:
         UsageError: as `cases`.
     """
-    return replace(options, cases=cases(model, options.values), index_limits=index_limits(model))
+    return replace(
+        options,
+        cases=cases(model, options.values),
+        index_limits=index_limits(model),
+        weight_extents=extents_by_weights(model),
+    )
 
 
 def _check(value: onnx.ValueInfoProto, elements: tuple[float, ...]) -> None:

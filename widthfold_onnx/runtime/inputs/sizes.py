@@ -123,7 +123,8 @@ def provider_and_sizes(
         UnverifiedError: the provider cannot be used, or no sizes were found.
         UsageError: sizes that do not fit the model.
     """
-    session = open_session(model, RuntimeOptions(provider=options.provider, cases=options.cases))
+    kept = ("provider", "cases", "weight_extents")
+    session = open_session(model, RuntimeOptions(**{name: getattr(options, name) for name in kept}))
     return session.provider, find_sizes(session, demanded)
 
 
