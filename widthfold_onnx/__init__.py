@@ -38,8 +38,8 @@ if _TYPE_CHECKING:
 _ON_FIRST_USE = {
     "api": (
         *("Result", "WidthFold", "apply", "fold", "inspect", "optimize", "plan", "tune", "verify"),
+        *("InspectReport", "OptimizeReport", "TuneReport", "VerifyReport"),
     ),
-    "results": ("InspectReport", "OptimizeReport", "TuneReport", "VerifyReport"),
     "rewrite.plan": ("Plan",),
 }
 """Modules and the names that are imported from them on first use."""

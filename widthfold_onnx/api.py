@@ -44,8 +44,11 @@ from widthfold_onnx.options import (
     VerifyOptions,
 )
 from widthfold_onnx.progress import READING, Listener, progress, progress_to, silent
+from widthfold_onnx.reports import notebook
 from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
 from widthfold_onnx.rewrite.plan import Plan, read_plan
+
+notebook.show_as_html()
 
 RUN_ONLY = ("seeds", "rtol", "atol", "inputs", "value")
 """Keywords of a comparison on the runtime. A model in memory at a fixed factor is not run, so they

@@ -8,8 +8,8 @@ infinite or undefined is None in that case: JSON has no NaN.
 from __future__ import annotations
 
 import sys
-from importlib import import_module
-from typing import Literal
+from collections.abc import Callable
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -24,13 +24,17 @@ class ReportPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(ReportPart, kw_only=True, frozen=True):
-    """Base of the result of a command, which a notebook shows as HTML."""
+    """Base of the result of a command, which a notebook shows as HTML.
+
+    Attributes:
+        as_html: renders a report of any class; `reports.notebook` sets it.
+    """
+
+    as_html: ClassVar[Callable[..., str]]
 
     def _repr_html_(self) -> str:
         """Return the report as a part of a page: summary, tables, and pictures of times."""
-        # By name: a notebook asks for it, and `reports` lies above the results that it renders.
-        html = import_module("widthfold_onnx.reports.html")
-        return str(html.part(self))
+        return Report.as_html(self)
 
 
 SpeedVerdict = Literal["faster", "slower", "no difference", "inconclusive"]

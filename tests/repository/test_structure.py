@@ -53,9 +53,14 @@ MODULES = {name_of(path): path for path in PACKAGE.rglob("*.py")}
 
 
 def imports(text: str) -> Iterator[str]:
-    """Yield the modules of the package that a module imports, anywhere in it."""
+    """Yield the modules of the package that a module imports, anywhere in it.
+
+    A module that is named in a string counts, as `importlib` may import it.
+    """
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
+        if isinstance(node, ast.Constant) and node.value in MODULES:
+            yield str(node.value)
+        elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in MODULES)
         elif isinstance(node, ast.ImportFrom) and node.module in MODULES:
             names = [f"{node.module}.{alias.name}" for alias in node.names]

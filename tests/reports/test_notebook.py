@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -32,6 +35,23 @@ def test_a_verification_shows_verdict_tables_and_times() -> None:
     assert page.tags["svg"] == 2
     assert "the rewritten model computes what the original computes" in page.text
     assert "the rewritten model does not compute" in Page(failing()._repr_html_()).text
+
+
+def test_a_report_read_from_its_json_is_shown_too() -> None:
+    """Nothing but the class was asked of the package in that process."""
+    script = (
+        "import sys, msgspec, widthfold_onnx as wf\n"
+        "report = msgspec.json.decode(sys.stdin.read(), type=wf.VerifyReport)\n"
+        "assert 'jinja2' not in sys.modules\n"
+        "print(report._repr_html_())"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        input=msgspec.json.encode(passing()),
+        capture_output=True,
+        check=True,
+    )
+    assert result.stdout.decode().strip() == passing()._repr_html_().strip()
 
 
 def test_a_plan_shows_every_layer_and_the_gain_of_the_search(plan: OptimizeReport) -> None:
