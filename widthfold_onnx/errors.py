@@ -48,6 +48,10 @@ class UnverifiedError(WidthfoldError):
     exit_code = 4
 
 
+class GivenUpError(UnverifiedError):
+    """A clock ended what was to be found out; no verdict may rest on what was found until then."""
+
+
 class NoKernelError(UnverifiedError):
     """The runtime has no kernel for an operator of a model at its element type."""
 

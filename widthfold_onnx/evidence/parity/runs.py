@@ -26,6 +26,7 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, open_exact
 from widthfold_onnx.evidence.parity.outputs import Outputs, why_meaningless
+from widthfold_onnx.evidence.parity.products import ProductCount
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.model.loader import LoadedModel
@@ -45,6 +46,10 @@ from widthfold_onnx.text import printable
 
 MIN_FILE_BYTES = 1 << 26
 """Outputs of this size and above are kept in files."""
+
+
+MAX_COMPARED_PRODUCTS = 1 << 34
+"""Most products of a run at the much longer size that is compared; a core takes a second or two."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,13 @@ def run_on_inputs(
         UnverifiedError: it stops on the first set or on a stored one.
         UsageError: stored inputs or shapes that do not fit it.
     """
-    inputs = input_sets(session, options, lambda s: all_windows_fit(original.proto, s))
+    count = ProductCount(original.proto)
+    inputs = input_sets(
+        session,
+        options,
+        lambda shapes: all_windows_fit(original.proto, shapes),
+        lambda shapes: count.at(shapes) <= MAX_COMPARED_PRODUCTS,
+    )
     random_set = next((item for item in inputs.sets if item.random), None)
     if random_set is not None and (item := filling_set(original, random_set)) is not None:
         inputs = replace(inputs, sets=[*inputs.sets, item])

@@ -11,7 +11,6 @@ elements, not in seconds, so that a busy machine judges as an idle one.
 
 from __future__ import annotations
 
-import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from widthfold_onnx.evidence.parity.outputs import (
     Outputs,
     compare,
 )
+from widthfold_onnx.evidence.parity.products import PRODUCTS, products_of
 from widthfold_onnx.evidence.proof.float64 import evaluator
 from widthfold_onnx.model.loader import copy_with_data, load
 from widthfold_onnx.runtime.child import isolated
@@ -60,9 +60,6 @@ SLOW = (
     *("NonMaxSuppression", "RoiAlign", "ScatterND"),
 )
 """Operators that onnx's reference implementation computes element by element, in Python."""
-
-PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-"""Operators whose work is their products."""
 
 MAX_WIDENED_BYTES = 1 << 28
 """Largest model that is widened; it is held several times."""
@@ -198,14 +195,8 @@ def work_of(node: onnx.NodeProto, inputs: Sequence[Any], outputs: Sequence[Any])
     size = sum(array.size for array in outputs if isinstance(array, np.ndarray))
     work = NODE_WORK + size * (SLOW_WORK if node.op_type in SLOW else 1)
     if node.op_type in PRODUCTS:
-        # Each number of the weight is multiplied at every position, of one group of channels.
         shapes = [np.shape(array) for array in inputs[:2]]
-        products = size * shapes[0][-1]
-        if node.op_type == "Conv":
-            products = size * math.prod(shapes[1][1:])
-        elif node.op_type == "ConvTranspose":
-            products = math.prod(shapes[0]) * math.prod(shapes[1][1:])
-        work += products // PRODUCTS_PER_ELEMENT
+        work += products_of(node, shapes, size) // PRODUCTS_PER_ELEMENT
     return float(work)
 
 

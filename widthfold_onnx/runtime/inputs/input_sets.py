@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from pathlib import Path
 
-from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.errors import GivenUpError, UnverifiedError
 from widthfold_onnx.options import Provider, Shapes, Sizes, VerifyOptions
 from widthfold_onnx.runtime.inputs.cases import shown_values
 from widthfold_onnx.runtime.inputs.feeds import (
@@ -21,10 +21,11 @@ from widthfold_onnx.runtime.inputs.feeds import (
     random_feeds,
 )
 from widthfold_onnx.runtime.inputs.sizes import (
+    Budget,
+    any_shapes,
     find_shapes,
     find_sizes,
     input_dimensions,
-    search_end,
     second_compared_shapes,
     with_batch,
 )
@@ -56,7 +57,10 @@ class InputSets:
 
 
 def input_sets(
-    session: Session, options: VerifyOptions, suits: Callable[[Shapes], bool]
+    session: Session,
+    options: VerifyOptions,
+    suits: Callable[[Shapes], bool],
+    is_light: Callable[[Shapes], bool],
 ) -> InputSets:
     """Return stored sets, then random ones.
 
@@ -64,6 +68,7 @@ def input_sets(
         session: of the original, at any level.
         options: stored inputs, shapes and seeds.
         suits: accepts shapes at which the model runs.
+        is_light: accepts much longer shapes.
 
     Raises:
         UsageError: stored inputs or shapes that do not fit the model.
@@ -74,9 +79,9 @@ def input_sets(
         return InputSets(stored)
     count = max(options.seeds, 1)
     try:
-        drawn = random_sets(session, options.input_shapes, count, suits)
+        drawn = random_sets(session, options.input_shapes, count, suits, is_light)
     except UnverifiedError as error:
-        if not stored:
+        if not stored or isinstance(error, GivenUpError):
             raise
         return InputSets(stored, remarks=[f"stored inputs only: {error}"])
     return replace(drawn, sets=[*stored, *drawn.sets])
@@ -87,6 +92,7 @@ def random_sets(
     demanded: Sizes,
     count: int,
     suits: Callable[[Shapes], bool],
+    is_light: Callable[[Shapes], bool] = any_shapes,
 ) -> InputSets:
     """Make random sets of several distributions, batches and sizes, one per seed.
 
@@ -100,17 +106,18 @@ def random_sets(
             sizes where one is open, and a set for each size that the caller demands. One more set
             is made for each further combination of values.
         suits: accepts shapes at which the model runs.
+        is_light: accepts much longer shapes.
 
     Raises:
         UsageError: as `input_dimensions`.
         UnverifiedError: as `find_shapes`.
     """
-    end = search_end()
-    sizes = find_sizes(session, demanded, suits, end)
+    budget = Budget()
+    sizes = find_sizes(session, demanded, suits, budget)
     compared = sizes[: len(demanded)]
     first = compared[0]
     # They may be long, so one set is enough.
-    special = {1: second_compared_shapes(session, demanded[0], first)}
+    special = {1: second_compared_shapes(session, demanded[0], first, is_light)}
     count = max(count, len(compared), 1 if special[1] is None else 2)
     if input_dimensions(session.inputs, demanded[0]).batch_dims:
         for seed, batch in BATCHES.items():
@@ -125,7 +132,7 @@ def random_sets(
         for seed in range(count)
     ]
     draws += [
-        (case, _own_shapes(case, demanded[0], first, end), shown_values(case.inputs))
+        (case, _own_shapes(case, demanded[0], first, budget), shown_values(case.inputs))
         for case in session.case_sessions[1:]
     ]
     sets = []
@@ -140,7 +147,7 @@ def random_sets(
     return InputSets(sets, sizes, compared, [remark] if batches else [])
 
 
-def _own_shapes(case: Session, demanded: Shapes, shapes: Shapes, end: float) -> Shapes:
+def _own_shapes(case: Session, demanded: Shapes, shapes: Shapes, budget: Budget) -> Shapes:
     """Return the shapes at which a case runs: the usual ones, or its own.
 
     A part of a model may take other sizes than the caller demands: then it is compared
@@ -148,7 +155,8 @@ def _own_shapes(case: Session, demanded: Shapes, shapes: Shapes, end: float) -> 
     """
     for tried in (shapes, demanded, {}):
         with contextlib.suppress(UnverifiedError):
-            return find_shapes(case, tried, end=end)
+            return find_shapes(case, tried, budget=budget)
+    budget.seconds_left()  # the clock chooses nothing
     return shapes
 
 

@@ -2,7 +2,8 @@
 
 A model does not tell how long an audio input must be. So the original is run at one size after
 another until one works, small sizes first; a run at a wrong size fails early. A search is bounded
-in seconds and in memory.
+in memory and in work: counted in elements, not in seconds, so that a busy machine finds the same
+sizes as an idle one. Where a clock ends a search, that is an error.
 
 A child process runs `provider_and_sizes`, so this file imports nothing that only rewriting needs:
 that would take longer than most models take to run.
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
-from widthfold_onnx.errors import NoKernelError, UnverifiedError, UsageError
+from widthfold_onnx.errors import GivenUpError, NoKernelError, UnverifiedError, UsageError
 from widthfold_onnx.model.proto.dims import DimensionKey, Dimensions, check_shapes
 from widthfold_onnx.options import Provider, RuntimeOptions, Shapes, Sizes, Values
 from widthfold_onnx.results import AssumedSizes
@@ -39,11 +40,17 @@ FINE = (3, *range(8, 128, 4), *range(128, 512, 16), *range(512, 1025, 64), 257, 
 MAX_TRIED_ELEMENTS = 1 << 22
 """Largest input set that is tried without being asked for, in elements over all inputs."""
 
-SEARCH_SECONDS = 15.0
-"""Seconds that a search for sizes may take: 20 with a search for hints before it."""
+SEARCH_WORK = 1 << 26
+"""Work of a search: elements of the inputs of all runs, and `TRY_WORK` for each run."""
+
+TRY_WORK = 1 << 14
+"""Work of a run on top of its elements: mostly it fails at once, within milliseconds."""
+
+SEARCH_SECONDS = 600.0
+"""Seconds after which a search for sizes is given up, with an error."""
 
 HINT_SECONDS = 5.0
-"""Seconds that a search for sizes of a hint may take: the run that follows searches again."""
+"""The same for sizes of a hint: there is no hint then, and the run that follows searches again."""
 
 MEMORY = 1 << 30
 """Bytes that a search for sizes may take beside what the process holds before."""
@@ -143,18 +150,42 @@ def runs_at(model: Path, cases: Sequence[Values], suggested: Sizes) -> Sizes:
     """
     session = open_session(model, RuntimeOptions(cases=tuple(cases)))
     sizes: list[Shapes] = []
-    end = time.monotonic() + HINT_SECONDS
+    budget = Budget(HINT_SECONDS)
     for shapes in suggested:
         with contextlib.suppress(UnverifiedError, UsageError):  # one symbol may get two sizes
-            sizes.append(find_shapes(session, shapes, end=end, always_bounded=True))
+            sizes.append(find_shapes(session, shapes, budget=budget, always_bounded=True))
     with contextlib.suppress(UnverifiedError):
-        sizes.append(find_shapes(session, {}, end=end, always_bounded=True))
+        sizes.append(find_shapes(session, {}, budget=budget, always_bounded=True))
     return tuple(sizes)
 
 
-def search_end() -> float:
-    """Return the time at which a search that begins now ends."""
-    return time.monotonic() + SEARCH_SECONDS
+class Budget:
+    """The work that searches may do together, and the time at which they are given up.
+
+    Args:
+        seconds: until they are given up; None takes `SEARCH_SECONDS`.
+
+    Attributes:
+        work: what is left (`SEARCH_WORK`).
+    """
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self.work: float = SEARCH_WORK
+        self._seconds = SEARCH_SECONDS if seconds is None else seconds
+        self._end = time.monotonic() + self._seconds
+
+    def seconds_left(self) -> float:
+        """Return the seconds until the searches are given up.
+
+        Raises:
+            GivenUpError: there are none.
+        """
+        if (left := self._end - time.monotonic()) > 0:
+            return left
+        raise GivenUpError(
+            f"no size was found at which the model runs within {self._seconds:g} s; "
+            "pass --input-shape NAME:SIZE,... or --inputs"
+        )
 
 
 def any_shapes(_: Shapes) -> bool:
@@ -166,7 +197,7 @@ def find_sizes(
     session: Session,
     demanded: Sizes,
     suits: Callable[[Shapes], bool] = any_shapes,
-    end: float | None = None,
+    budget: Budget | None = None,
 ) -> Sizes:
     """Return shapes of all inputs with which the model runs, for each assignment of the caller.
 
@@ -177,17 +208,17 @@ def find_sizes(
         session: of the original, at any level.
         demanded: sizes that the caller demands.
         suits: accepts shapes at which the model runs.
-        end: time at which the search ends; None gives it its own time.
+        budget: of the search; None gives it its own.
 
     Raises:
         UsageError: as `input_dimensions`.
         UnverifiedError: no try ran.
     """
-    end = search_end() if end is None else end
-    sizes = tuple(find_shapes(session, shapes, suits, end) for shapes in demanded)
+    budget = budget or Budget()
+    sizes = tuple(find_shapes(session, shapes, suits, budget) for shapes in demanded)
     if len(sizes) > 1:
         return sizes
-    further = second_timed_shapes(session, demanded[0], sizes[0], end)
+    further = second_timed_shapes(session, demanded[0], sizes[0], budget)
     return sizes if further is None else (*sizes, further)
 
 
@@ -195,7 +226,7 @@ def find_shapes(
     session: Session,
     demanded: Shapes,
     suits: Callable[[Shapes], bool] = any_shapes,
-    end: float | None = None,
+    budget: Budget | None = None,
     *,
     always_bounded: bool = False,
 ) -> Shapes:
@@ -205,7 +236,7 @@ def find_shapes(
         session: of the original, at any level.
         demanded: shapes that the caller demands.
         suits: accepts shapes at which the model runs; if it accepts none, the first ones serve.
-        end: time at which the search ends; None gives it its own time.
+        budget: of the search; None gives it its own.
         always_bounded: True if shapes that the caller demands in full have bounds, too.
 
     Raises:
@@ -213,7 +244,7 @@ def find_shapes(
         UnverifiedError: no try ran.
         NoKernelError: no try ran, the first one for want of a kernel.
     """
-    tries = _Tries(session, demanded, end, always_bounded=always_bounded)
+    tries = _Tries(session, demanded, budget, always_bounded=always_bounded)
     open_dims = tries.dims.open_dims
     small = list(_small_batch(tries.dims))
     choices = [*small, *(dict.fromkeys(open_dims, extent) for extent in TRIED_EXTENTS)]
@@ -239,14 +270,13 @@ def find_shapes(
 
 
 def second_timed_shapes(
-    session: Session, demanded: Shapes, shapes: Shapes, end: float
+    session: Session, demanded: Shapes, shapes: Shapes, budget: Budget
 ) -> Shapes | None:
     """Return shapes much larger than those found, or smaller ones; None if none is open or runs.
 
-    All dimensions besides the batch change together, or if that does not run, one dimension. The
-    search ends at the time `end`.
+    All dimensions besides the batch change together, or if that does not run, one dimension.
     """
-    tries = _Tries(session, demanded, end)
+    tries = _Tries(session, demanded, budget)
     dims, extents = tries.dims, tries.dims.extents(shapes)
     positions = dims.besides(dims.batch_dims)
     groups = list(filter(None, (positions, *((dim,) for dim in dims.open_dims))))
@@ -265,12 +295,23 @@ def second_timed_shapes(
     return long or tries.first(small)
 
 
-def second_compared_shapes(session: Session, demanded: Shapes, shapes: Shapes) -> Shapes | None:
+def second_compared_shapes(
+    session: Session,
+    demanded: Shapes,
+    shapes: Shapes,
+    is_light: Callable[[Shapes], bool] = any_shapes,
+) -> Shapes | None:
     """Return shapes with other extents of the open dimensions, None if none is open or none runs.
 
     A rewrite that bakes one size in passes at that size, so a second one is compared as well: much
     longer, odd before even (indivisible shows more), of batch 3 before 1; else twice as large. One
     that takes one dimension for another passes where both are equal, so they differ if that runs.
+
+    Args:
+        session: of the original, at any level.
+        demanded: sizes that the caller demands.
+        shapes: the first ones that are compared.
+        is_light: accepts much longer shapes.
     """
     tries = _Tries(session, demanded)
     dims, extents = tries.dims, tries.dims.extents(shapes)
@@ -298,7 +339,8 @@ def second_compared_shapes(session: Session, demanded: Shapes, shapes: Shapes) -
     ]
     doubled = [scaled(*scale, apart=kind) for kind in kinds for scale in ((2, 0, 2), (1, 0, 3))]
     doubled = [item for item in doubled if item != extents]
-    return tries.first(long, most=MAX_COMPARED_ELEMENTS) or tries.first(doubled)
+    light = tries.first(long, most=MAX_COMPARED_ELEMENTS, may_run=is_light)
+    return light or tries.first(doubled)
 
 
 def with_batch(session: Session, demanded: Shapes, shapes: Shapes, batch: int) -> Shapes | None:
@@ -332,7 +374,7 @@ class _Tries:
     Args:
         session: of the model.
         demanded: shapes that the caller demands.
-        end: time at which the tries end; None gives them their own time.
+        budget: of the tries; None gives them their own.
         always_bounded: True if shapes that the caller demands in full have bounds, too.
 
     Attributes:
@@ -348,13 +390,13 @@ class _Tries:
         self,
         session: Session,
         demanded: Shapes,
-        end: float | None = None,
+        budget: Budget | None = None,
         *,
         always_bounded: bool = False,
     ) -> None:
         self._session = session
         self._always_bounded = always_bounded
-        self._end = search_end() if end is None else end
+        self._budget = budget or Budget()
         self._stopped: list[Shapes] = []
         self.dims = input_dimensions(session.inputs, demanded)
         self.failure = ""
@@ -367,6 +409,7 @@ class _Tries:
         least: int = 0,
         most: int = MAX_TRIED_ELEMENTS,
         seconds: float = math.inf,
+        may_run: Callable[[Shapes], bool] = any_shapes,
         suits: Callable[[Shapes], bool] = any_shapes,
     ) -> Shapes | None:
         """Return the first choice that runs; None if there is none within the bounds.
@@ -375,13 +418,19 @@ class _Tries:
             choices: extents of the open dimensions.
             least: fewest elements over all inputs.
             most: most elements over all inputs; sizes that leave nothing open have no bounds.
-            seconds: longest run.
-            suits: accepts shapes.
+            seconds: longest run, for sizes that are timed and not compared.
+            may_run: accepts shapes that are tried.
+            suits: accepts shapes at which the model runs.
+
+        Raises:
+            GivenUpError: the time of the budget is over.
         """
         for choice in choices:
             shapes = self.dims.shapes(choice)
             elements = sum(map(math.prod, shapes.values()))
             if shapes in self._stopped or (choice and not least <= elements <= most):
+                continue
+            if not may_run(shapes):
                 continue
             is_bounded = bool(choice) or self._always_bounded
             if self._runs(shapes, seconds if is_bounded else None):
@@ -389,8 +438,8 @@ class _Tries:
                     return shapes
             else:
                 self._stopped.append(shapes)
-            if time.monotonic() > self._end:
-                self.failure = self.failure or "no size ran in time"
+            self._budget.work -= elements + TRY_WORK
+            if self._budget.work < 0:
                 return None
         return None
 
@@ -398,11 +447,13 @@ class _Tries:
         """Run the model once; `seconds` is the longest run, None bounds neither time nor memory."""
         feeds = random_feeds(self._session.inputs, 0, shapes)
         limits_memory = seconds is not None and traits_of(self._session.provider).device == "cpu"
-        limit = math.inf if seconds is None else min(seconds, self._end - time.monotonic())
+        limit = math.inf if seconds is None else min(seconds, self._budget.seconds_left())
         try:
             with memory_at_most(MEMORY) if limits_memory else contextlib.nullcontext():
-                self._session.run(feeds, max(limit, 0.0))
+                self._session.run(feeds, limit)
         except (UnverifiedError, MemoryError) as error:
+            if seconds is not None:
+                self._budget.seconds_left()  # the clock, not the size, may have stopped the run
             self.lacks_kernel |= not self.failure and isinstance(error, NoKernelError)
             self.failure = self.failure or str(error) or "out of memory"
             return False

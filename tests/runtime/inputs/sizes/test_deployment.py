@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -13,11 +14,11 @@ from onnx import helper, parser
 import widthfold_onnx as wf
 from tests.small_models import build
 from widthfold_onnx.cli.options import paired_sizes, parse_shape
-from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.errors import GivenUpError, UnverifiedError, UsageError
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import ANY_SIZE, FoldOptions, Provider, RuntimeOptions, VerifyOptions
 from widthfold_onnx.runtime.inputs import sizes as sizes_module
-from widthfold_onnx.runtime.inputs.input_sets import random_sets, timed_inputs
+from widthfold_onnx.runtime.inputs.input_sets import input_sets, random_sets, timed_inputs
 from widthfold_onnx.runtime.inputs.sizes import (
     any_shapes,
     assumption_report,
@@ -113,15 +114,51 @@ def test_a_number_of_bands_is_found_one_dimension_at_a_time(tmp_path: Path) -> N
     assert find_sizes(session, ANY_SIZE) == ({"x": (64, 144)}, {"x": (512, 144)})
 
 
-def test_a_search_ends_when_its_time_is_spent(
+def test_a_search_ends_when_its_work_is_spent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = opened(tmp_path, model(BANDS))
-    monkeypatch.setattr(sizes_module, "SEARCH_SECONDS", 0.0)
-    with pytest.raises(
-        UnverifiedError, match=r"^no size of x was found at which the model runs; p"
-    ):
+    monkeypatch.setattr(sizes_module, "SEARCH_WORK", 40 * sizes_module.TRY_WORK)
+    words = r"^no size of x was found at which the model runs; p"
+    with pytest.raises(UnverifiedError, match=words):
         find_sizes(session, ANY_SIZE)
+
+
+@pytest.mark.parametrize("clock", [0.0, 500.0])
+def test_no_clock_chooses_a_size(
+    clock: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine on which all runs together take 500 s finds the sizes of one that takes none."""
+    session = opened(tmp_path, model("g (float[N, T] x) => (float[N, T] y) { y = Neg(x) }"))
+    ticks = iter(range(1, 1000))
+    monkeypatch.setattr(sizes_module.time, "monotonic", lambda: clock and min(clock, next(ticks)))
+    drawn = random_sets(session, ANY_SIZE, 5, any_shapes)
+    assert drawn.compared == ({"x": (1, 4096)}, {"x": (3, 65535)})
+    assert [item.feeds["x"].shape[0] for item in drawn.sets] == [1, 3, 2, 7, 1]
+
+
+@pytest.mark.parametrize("passed_runs", [0, 1, 2, 3, 4])
+def test_a_search_that_takes_too_long_is_given_up_and_chooses_nothing(
+    passed_runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened(tmp_path, model("g (float[N, T] x) => (float[N, T] y) { y = Neg(x) }"))
+    run, times, now = Session.run, [], [0.0]
+
+    def slow(self: Session, *arguments: Any) -> Any:
+        times.append(now[0])
+        if len(times) > passed_runs:
+            now[0] += 601.0
+            raise UnverifiedError("model.onnx does not run: it was stopped")
+        return run(self, *arguments)
+
+    monkeypatch.setattr(Session, "run", slow)
+    monkeypatch.setattr(sizes_module.time, "monotonic", lambda: now[0])
+    path = tmp_path / "x.npy"
+    np.save(path, np.zeros((2, 5), np.float32))
+    options = VerifyOptions(provider=Provider.CPU, inputs=(str(path),))
+    words = r"^no size was found at which the model runs within 600 s; pass --input-shape NAME:SIZE"
+    with pytest.raises(GivenUpError, match=words):
+        input_sets(session, options, any_shapes, any_shapes)
 
 
 def test_a_search_takes_no_more_memory_than_it_may(

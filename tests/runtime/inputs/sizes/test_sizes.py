@@ -179,21 +179,34 @@ def test_a_size_that_did_not_run_is_not_tried_again(tmp_path, monkeypatch):
     assert tries == [(5,)]
 
 
-def test_the_search_of_all_combinations_ends_together(tmp_path, monkeypatch):
-    """One end bounds the searches for the named sizes, the larger one and each combination.
+def test_the_searches_for_all_combinations_share_their_work(tmp_path, monkeypatch):
+    """One budget bounds the searches for the named sizes, the larger one and each combination.
 
-    The search for the second size that is compared has its own time.
+    The search for the second size that is compared has its own.
     """
-    ends = []
+    budgets = []
     init = sizes_module._Tries.__init__
 
-    def noted(self, session, fixed, end=None, **others):
-        ends.append(end)
-        init(self, session, fixed, end, **others)
+    def noted(self, session, fixed, budget=None, **others):
+        budgets.append(budget)
+        init(self, session, fixed, budget, **others)
 
     monkeypatch.setattr(sizes_module._Tries, "__init__", noted)
     session = opened(tmp_path, "g (float[N] x, int64 m) => (float[N] y) { y = Neg(x) }")
     cases = ({"m": (1.0,)}, {"m": (2.0,)})
     random_sets(replace(session, cases=cases), ({},), 1, any_shapes)
-    assert len(ends) == 4
-    assert len(set(ends) - {None}) == 1
+    assert len(budgets) == 4
+    assert len(set(budgets) - {None}) == 1
+
+
+def test_a_second_size_that_takes_too_many_products_is_shorter(tmp_path):
+    session = opened(tmp_path, "g (float[1, T] x) => (float[1, T] y) { y = Neg(x) }")
+    first, shapes = {"x": (1, 64)}, []
+
+    def is_light(tried):
+        shapes.append(tried["x"][1])
+        return tried["x"][1] < 200
+
+    assert second_compared_shapes(session, {}, first, is_light) == {"x": (1, 127)}
+    assert shapes == [1023, 1024, 255, 256, 127]
+    assert second_compared_shapes(session, {}, first, lambda _: False) == {"x": (1, 128)}

@@ -1,0 +1,62 @@
+"""Count the products of a run: most of its time is theirs, on a machine of any speed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import onnx
+
+from widthfold_onnx.model.proto.walk import operator_of
+from widthfold_onnx.model.shapes.table import Derivation, ShapeTable
+from widthfold_onnx.options import Shapes
+
+PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+"""Operators whose work is their products."""
+
+
+def products_of(node: onnx.NodeProto, operands: Sequence[Sequence[int]], size: int) -> int:
+    """Return the products of a node of `PRODUCTS`.
+
+    Each number of the weight is multiplied at every position, of one group of channels.
+
+    Args:
+        node: the node.
+        operands: extents of its first two operands.
+        size: elements of the result.
+    """
+    data, weight = operands
+    if node.op_type == "ConvTranspose":
+        return math.prod(data) * math.prod(weight[1:])
+    if node.op_type == "Conv":
+        return size * math.prod(weight[1:])
+    is_transposed = any(a.name == "transA" and a.i for a in node.attribute)
+    return size * data[0 if is_transposed else -1]
+
+
+class ProductCount:
+    """Counts the products of the main graph of a model.
+
+    Args:
+        model: the model.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._model = model
+        self._derivation = Derivation(model)
+
+    def at(self, shapes: Shapes) -> int:
+        """Return the products at extents of the inputs, as far as shapes are known.
+
+        Raises:
+            UsageError: the extents contradict the model.
+        """
+        table, count = ShapeTable(self._model, shapes, self._derivation), 0
+        for node in self._model.graph.node:
+            if operator_of(node) in {("", name) for name in PRODUCTS}:
+                operands = [table.extents("", name) for name in node.input[:2]]
+                known = [extents for extents in operands if extents]
+                result = table.extents("", node.output[0])
+                if len(known) == len(operands) and result is not None:
+                    count += products_of(node, known, math.prod(result))
+        return count
