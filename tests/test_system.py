@@ -136,26 +136,6 @@ def test_the_step_of_the_thread_clock_is_seen(
     assert system.has_fine_thread_clock.__wrapped__() == is_fine
 
 
-def test_the_peak_of_memory_is_asked_in_three_ways(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    resident = psutil.Process().memory_info().rss
-    assert system.peak_bytes() >= resident > 1 << 20
-    status = tmp_path / "status"
-    monkeypatch.setattr(system, "_STATUS", status)
-    status.write_text("Name:\tpython\nVmHWM:\t   12 kB\n")
-    assert system.peak_bytes() == 12 << 10
-    status.write_text("Name:\tpython\nVmRSS:\t   12 kB\n")  # as gVisor answers
-    assert system.peak_bytes() > 0.9 * resident  # the kernel counts in steps
-    status.unlink()
-    assert system.peak_bytes() > 0.9 * resident
-    monkeypatch.setattr(system, "resource", None)
-    assert 0.5 < system.peak_bytes() / resident < 2
-    windows = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=5, peak_wset=7))
-    monkeypatch.setattr(psutil, "Process", lambda: windows)
-    assert system.peak_bytes() == 7
-
-
 def test_memory_is_not_limited_where_the_system_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise ValueError("current limit exceeds maximum limit")  # as on macOS

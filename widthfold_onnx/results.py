@@ -125,10 +125,6 @@ class Side(ReportPart, kw_only=True, frozen=True):
         load_ms: time of opening a session, the median of all.
         first_ms: time of a session's first run, the median of all.
         file_bytes: size of the model file, external data included.
-        peak_mib: peak resident memory of a process that loads the model and runs it once.
-        gpu_mib: memory of the GPU that a process took which only runs the model; None on the CPU,
-            or where the GPU does not tell.
-        gpu_mj: energy of the GPU in one run, in mJ, its idle energy included; None likewise.
         providers: how many nodes ran on which provider.
         fallbacks: the nodes that did not run on the provider that was asked for.
         nodes: every node of the optimized graph that ran, slowest first; the time of a node with a
@@ -144,12 +140,9 @@ class Side(ReportPart, kw_only=True, frozen=True):
     load_ms: float
     first_ms: float
     file_bytes: int
-    peak_mib: float
     providers: dict[str, int]
     fallbacks: list[NodeTime]
     nodes: list[NodeTime]
-    gpu_mib: float | None = None
-    gpu_mj: float | None = None
 
 
 class GpuState(ReportPart, kw_only=True, frozen=True):
@@ -279,7 +272,7 @@ class Timing(ReportPart, kw_only=True, frozen=True):
         return self.crowded and self.threads > 1
 
 
-VERIFY_SCHEMA = "widthfold.verify/7"
+VERIFY_SCHEMA = "widthfold.verify/8"
 
 
 class WorstElement(ReportPart, kw_only=True, frozen=True):

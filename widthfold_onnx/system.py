@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import signal
 import subprocess
 import time
@@ -24,7 +23,6 @@ except ImportError:  # as on Windows
     resource = None  # type: ignore[assignment]
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-_STATUS = Path("/proc/self/status")
 _FINE_STEP = 100_000
 """Nanoseconds."""
 
@@ -164,27 +162,6 @@ def memory_bytes() -> int:
     import psutil
 
     return psutil.virtual_memory().total
-
-
-def peak_bytes() -> int:
-    """Return the most bytes that were resident since this program began.
-
-    Linux starts the ru_maxrss of a new program at the size of the process that spawned it
-    (fs/exec.c); VmHWM belongs to the new program alone. Where nothing tells the peak, it is the
-    memory that is resident now.
-    """
-    import psutil
-
-    memory = psutil.Process().memory_info()
-    if peak := getattr(memory, "peak_wset", None):  # Windows
-        return int(peak)
-    status = _STATUS.read_bytes() if _STATUS.is_file() else b""
-    if line := re.search(rb"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE):
-        return int(line[1]) << 10
-    if resource:
-        unit = 1 if psutil.MACOS else 1024  # getrusage(2)
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return memory.rss
 
 
 @contextlib.contextmanager

@@ -74,7 +74,6 @@ def test_a_model_is_optimized_verified_and_measured(tmp_path: Path) -> None:
     bare(*COMMAND, "verify", model, folded, "--seeds", 1, "--time-budget", 1, "--report", report)
     facts = json.loads(report.read_bytes())
     assert facts["environment"]["cores"] >= 1
-    assert facts["timing"]["original"]["peak_mib"] > 10
     measured = bare(*COMMAND, "tune", model, *store).stdout
     assert '"onnxruntime"' in measured  # the machine that it was measured on
     bare(*COMMAND, "optimize", model, folded, "--no-measure", *store[:2])

@@ -107,7 +107,6 @@ def side(median: float, names: list[str], seed: int) -> Side:
         load_ms=12.5,
         first_ms=2 * median,
         file_bytes=int(median * 123_456),
-        peak_mib=61.5 + median,
         providers={"CPUExecutionProvider": len(names)},
         fallbacks=[],
         nodes=[

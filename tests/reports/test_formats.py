@@ -85,7 +85,7 @@ def test_without_matplotlib_the_extra_is_named(
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_only_an_empty_file_or_an_earlier_report_is_replaced(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"report{suffix}"
-    path.write_text("<!doctype html>\n<p>mine, about widthfold.verify/7</p>")
+    path.write_text("<!doctype html>\n<p>mine, about widthfold.verify/8</p>")
     with pytest.raises(UsageError, match="exists and is no report"):
         Destinations((path,)).check(VerifyReport, [])
     path.write_text("")

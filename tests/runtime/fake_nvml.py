@@ -5,7 +5,7 @@ There is no GPU behind it: what real devices answer is not tested with it.
 
 # ruff: noqa: N802, N815 - NVML chose the names
 
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 REASONS = {
     "None": 0,
@@ -63,9 +63,3 @@ class FakeNvml(ModuleType):
 
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
         return self.answer("reasons", self.bits)
-
-    def nvmlDeviceGetMemoryInfo(self, handle):
-        return self.answer("memory", SimpleNamespace(total=1 << 36, used=512 << 20))
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
-        return self.answer("energy", 123_456)

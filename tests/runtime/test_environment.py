@@ -78,7 +78,6 @@ def test_facts_and_clocks_are_those_of_nvml(fake, monkeypatch):
     assert (facts.name, facts.driver, facts.driver_cuda) == ("Fake GPU", "580.65.06", "12.8")
     assert (facts.cuda, facts.cudnn, facts.missing) == ("12.9.79", "9.14.0", "")
     assert device.state() == GpuState(sm_mhz=1965, memory_mhz=3201, throttled=[])
-    assert (device.used_mib(), device.energy_mj()) == (512.0, 123_456)
 
 
 @pytest.mark.parametrize(
@@ -97,10 +96,9 @@ def test_idleness_and_chosen_clocks_are_no_throttling(fake, bits, names):
 
 
 def test_what_a_device_does_not_tell_is_none(fake):
-    fake.lacks = ("driver", "cuda", "name", "clock", "reasons", "memory", "energy")
+    fake.lacks = ("driver", "cuda", "name", "clock", "reasons")
     device = Device(ON_GPU)
     assert device.state() == GpuState()
-    assert (device.used_mib(), device.energy_mj()) == (None, None)
     facts = device.facts()
     assert (facts.name, facts.driver, facts.driver_cuda, facts.missing) == ("", "", "", "")
 
@@ -129,7 +127,6 @@ def test_without_nvml_one_reason_is_left(fake, monkeypatch):
     assert device.facts().missing == r"NVML does not answer: Driver Not Loaded\x1b"
     monkeypatch.setitem(sys.modules, "pynvml", None)  # what Python does where it is not installed
     assert Device(ON_GPU).facts().missing.startswith("nvidia-ml-py is missing: pip install")
-    assert (device.used_mib(), device.energy_mj()) == (None, None)
     with watched(ON_GPU) as states:
         pass
     assert states == []

@@ -2,7 +2,7 @@
 
 NVML, NVIDIA's library for monitoring, tells of the GPU that models are timed on. Its package,
 nvidia-ml-py, is optional, and imported only where the provider is CUDA or TensorRT. What a device
-does not tell is None: a part of one (MIG) has no clocks, an old one counts no energy.
+does not tell is None: a part of one (MIG) has no clocks.
 """
 
 from __future__ import annotations
@@ -157,16 +157,6 @@ class Device:
             memory_mhz=self._ask("nvmlDeviceGetClockInfo", self._handle, self._nvml.NVML_CLOCK_MEM),
             throttled=sorted(name for name in reasons if name not in _NO_LIMIT),
         )
-
-    def used_mib(self) -> float | None:
-        """Return the memory of the device that is in use, by whomever."""
-        memory = self._ask("nvmlDeviceGetMemoryInfo", self._handle)
-        return None if memory is None else memory.used / (1 << 20)
-
-    def energy_mj(self) -> int | None:
-        """Return the energy that the device has taken since its driver was loaded."""
-        energy: int | None = self._ask("nvmlDeviceGetTotalEnergyConsumption", self._handle)
-        return energy
 
     def _ask(self, question: str, *details: object) -> Any:
         if not self.answers:

@@ -35,7 +35,7 @@ def test_a_pipe_gets_plain_text(pair: tuple[Path, Path], tmp_path: Path) -> None
     assert "; proof: equal; 1 new node exact on integers" in verdict
     document = verify_report(report)
     assert document.keys() >= {"schema", "outputs", "proof", "folds", "timing", "verdict"}
-    assert document["schema"] == "widthfold.verify/7"
+    assert document["schema"] == "widthfold.verify/8"
     for row in document["outputs"]:
         assert row.keys() >= {*("max_abs", "max_rel", "movement", "nonfinite_match", "passed")}
     timing = document["timing"]

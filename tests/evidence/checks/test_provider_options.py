@@ -15,7 +15,6 @@ from tests.folding import optimize, verify
 from widthfold_onnx import UsageError
 from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.proof.program import Program
-from widthfold_onnx.evidence.timing import resource_usage
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime import contest
@@ -73,8 +72,7 @@ def opened(monkeypatch):
     monkeypatch.setattr(session_module, "ranking", recording)
     monkeypatch.setattr(session_module, "check_options", lambda *_: None)
     monkeypatch.setattr(session_module, "check_entries", lambda *_: None)
-    for module in (resource_usage, contest):
-        monkeypatch.setattr(module, "isolated", lambda function, *args: function(*args))
+    monkeypatch.setattr(contest, "isolated", lambda function, *args: function(*args))
     return seen
 
 

@@ -7,13 +7,10 @@ import pytest
 
 from tests.evidence.timing.machine import NODES, Limits, Machine
 from widthfold_onnx.evidence.timing import speed
-from widthfold_onnx.evidence.timing.resource_usage import Usage
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime import clock, contest, settings
 from widthfold_onnx.runtime.inputs import input_sets
-
-UNTOLD = Usage(12.3, None, None)
 
 
 @pytest.fixture
@@ -33,7 +30,6 @@ def measured(monkeypatch, tmp_path):
         same_file=False,
         first=None,
         cache=0,
-        usage_of_model=UNTOLD,
         **options,
     ):
         machine = Machine(costs, first)
@@ -45,7 +41,6 @@ def measured(monkeypatch, tmp_path):
             "profile": lambda open_with, feeds, least: NODES,
             "Roofline": Limits,
             "resolved": lambda options: options,
-            "usage": lambda *arguments: usage_of_model,
             "file_bytes": lambda model: 5 if model.name == "a.onnx" else 6,
             "load_average": lambda: load,
             "cores": lambda: cores,

@@ -4,12 +4,13 @@ import math
 import sys
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.evidence.timing.machine import NODES, costs
 from tests.runtime.fake_nvml import FakeNvml
 from widthfold_onnx.evidence.timing import speed
-from widthfold_onnx.evidence.timing.resource_usage import Usage
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.progress import progress_to
@@ -71,7 +72,7 @@ def test_the_sides_hold_their_own_figures(measured):
     assert (after.median_ms, set(np.ravel(after.samples_ms))) == (8.0, {8.0})
     assert (before.load_ms, before.first_ms, after.first_ms) == (0.0, 10.0, 8.0)
     assert (before.outliers, after.outliers) == (0, 0)
-    assert (before.file_bytes, after.file_bytes, before.peak_mib) == (5, 6, 12.3)
+    assert (before.file_bytes, after.file_bytes) == (5, 6)
     assert len(before.nodes) == len(NODES)
     assert sum(before.providers.values()) == len(NODES)
     assert timing.pairs == np.size(before.samples_ms) == np.size(after.samples_ms)
@@ -106,24 +107,18 @@ def test_runs_beyond_the_fences_of_their_session_are_outliers():
 def test_the_gpu_of_a_timing_is_described(measured, monkeypatch):
     fake = FakeNvml(reasons=4)
     monkeypatch.setitem(sys.modules, "pynvml", fake)
-    timing, _ = measured(
-        costs(10, 90, 8, 90),
-        provider=Provider.CUDA,
-        time_budget=100,
-        usage_of_model=Usage(12.3, 900.0, 12.5),
-    )
+    timing, _ = measured(costs(10, 90, 8, 90), provider=Provider.CUDA, time_budget=100)
     assert timing.gpu is not None
     assert (timing.gpu.name, timing.gpu.missing) == ("Fake GPU", "")
     assert timing.gpu.before.sm_mhz > timing.gpu.after.sm_mhz
     assert timing.gpu.throttled == [["SwPowerCap"]] * timing.processes
-    assert (timing.rewritten.gpu_mib, timing.rewritten.gpu_mj) == (900.0, 12.5)
 
 
 def test_a_gpu_that_nobody_can_ask_is_said_to_be_unknown(measured, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     timing, _ = measured(costs(10, 90, 8, 90), provider=Provider.CUDA, time_budget=100)
     assert timing.gpu.missing.startswith("nvidia-ml-py is missing")
-    assert timing.gpu.before is timing.original.gpu_mib is None
+    assert timing.gpu.before is None
     assert measured(costs(10, 90, 8, 90), time_budget=100)[0].gpu is None
 
 
@@ -153,3 +148,21 @@ def test_what_the_comparison_of_values_added_to_the_load_is_not_a_busy_machine(
     timing, _ = measured(costs(10, 90, 8, 90), load=1.5, before=before, threads=2, cores=2)
     assert timing.crowded is crowded
     assert (timing.verdict == "inconclusive") is crowded
+
+
+def test_files_of_external_data_count_once_each(tmp_path):
+    weights = [
+        numpy_helper.from_array(np.full(size, 1, np.float32), name)
+        for name, size in (("a", 1000), ("b", 2000), ("c", 500))
+    ]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "xy"]
+    nodes = [helper.make_node("Concat", ["x", *"abc"], ["y"], axis=0)]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    inside, outside = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    onnx.save(model, inside)
+    assert speed.file_bytes(inside) == inside.stat().st_size > 14000
+    onnx.save(model, outside, save_as_external_data=True, location="w.data", size_threshold=3000)
+    held = (tmp_path / "w.data").stat().st_size
+    assert held >= 12000
+    assert speed.file_bytes(outside) == outside.stat().st_size + held

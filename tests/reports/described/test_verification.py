@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from tests.reports.sample import DIFFERENT, EQUAL, NOT_PROVABLE, SKIPPED, output, passing, timing
+from tests.reports.sample import DIFFERENT, EQUAL, NOT_PROVABLE, SKIPPED, output, passing
 from widthfold_onnx.evidence.parity.original_runs import UNSTEADY_NOTE
 from widthfold_onnx.evidence.parity.outputs import compare
 from widthfold_onnx.options import Tolerance
@@ -154,17 +154,6 @@ def test_the_gpu_is_one_line() -> None:
         "1980 MHz before and 1755 MHz after; "
         "throttled in 2 of 4 processes: HwSlowdown, SwPowerCap"
     )
-
-
-def test_memory_and_energy_of_a_gpu_are_rows_of_the_models() -> None:
-    report = passing()
-    original = replace(timing().original, gpu_mib=512.0, gpu_mj=12.14)
-    on_gpu = replace(report, timing=replace(timing(), original=original))
-    (models,) = (t for t in describe(on_gpu, is_full=False).tables if t.title == "models")
-    assert ["GPU memory", "512 MiB", ""] in models.rows
-    assert ["GPU mJ per run", "12.1", ""] in models.rows
-    (models,) = (t for t in describe(report, is_full=False).tables if t.title == "models")
-    assert not [row for row in models.rows if row[0].startswith("GPU")]
 
 
 def test_one_input_set_is_no_plural() -> None:

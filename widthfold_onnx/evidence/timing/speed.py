@@ -22,7 +22,7 @@ from widthfold_onnx.evidence.timing.profile import (
     placement,
     profile,
 )
-from widthfold_onnx.evidence.timing.resource_usage import file_bytes, usage
+from widthfold_onnx.model.loader import load as load_model
 from widthfold_onnx.options import Shapes, Sizes, VerifyOptions
 from widthfold_onnx.progress import Step, progress
 from widthfold_onnx.results import Gain, Gpu, Side, SizeGain, Timing
@@ -147,8 +147,12 @@ def _side(contest: Contest, number: int, roofline: Roofline) -> Side:
         providers=placement(nodes),
         fallbacks=fallbacks(nodes, contest.options.provider),
         nodes=nodes,
-        **usage(model, setting, feeds)._asdict(),
     )
+
+
+def file_bytes(model: Path) -> int:
+    """Return the size of a model with the files of its external data."""
+    return sum(path.stat().st_size for path in load_model(model).files)
 
 
 def _gpu(contest: Contest) -> Gpu | None:

@@ -93,9 +93,6 @@ SIDES: tuple[Column[Side], ...] = (
     Column("outliers", lambda side: str(side.outliers), is_detail=True),
     Column("load ms", lambda side: f"{side.load_ms:.1f}"),
     Column("first run ms", lambda side: f"{side.first_ms:.3f}", is_detail=True),
-    Column("peak memory", lambda side: f"{side.peak_mib:.0f} MiB"),
-    Column("GPU memory", lambda side: "" if side.gpu_mib is None else f"{side.gpu_mib:.0f} MiB"),
-    Column("GPU mJ per run", lambda side: "" if side.gpu_mj is None else f"{side.gpu_mj:.3g}"),
     Column("file", lambda side: size_text(side.file_bytes)),
     Column("ran on", lambda side: ", ".join(_placement(side))),
 )
