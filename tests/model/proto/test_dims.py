@@ -9,6 +9,7 @@ from onnx import helper
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.proto.dims import (
     Dimensions,
+    apart,
     check_shapes,
     declare,
     declared,
@@ -109,3 +110,30 @@ def test_shapes_that_fit() -> None:
 def test_a_shape_that_does_not_fit_is_named(shapes: dict[str, tuple[int, ...]], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         check_shapes(INPUTS, shapes)
+
+
+@pytest.mark.parametrize(
+    "extents",
+    [
+        {"n": 1, "h": 1, "w": 1},
+        {"n": 3, "h": 64, "w": 64, "d": 64},
+        {"a": 0, "b": 0},
+        {"a": 5, "b": 4, "c": 5, "d": 10, "e": 2},
+        {f"d{i}": 2 for i in range(9)},
+    ],
+)
+def test_no_two_dimensions_that_are_apart_are_equal(extents: dict[str, int]) -> None:
+    for result in apart({**extents}):
+        assert list(result) == list(extents)
+        assert len(set(result.values())) == len(extents)
+        first = next(iter(extents))
+        assert result[first] == extents[first]
+        assert min(result.values()) >= min(1, *extents.values())
+
+
+def test_dimensions_are_apart_by_one_by_powers_of_two_and_as_multiples() -> None:
+    assert [list(item.values()) for item in apart({"n": 1, "h": 48, "w": 48, "d": 48})] == [
+        [1, 48, 49, 50],
+        [1, 48, 24, 12],
+        [1, 48, 96, 144],
+    ]

@@ -131,7 +131,7 @@ def test_probes_give_one_extent_to_one_name():
     facts = inputs_of(model, {})
     alike, apart = declarations.probes(dims, facts)
     assert [alike[name].dims for name in "xzk"] == [(960, 960), (960, 960), (2,)]
-    assert [apart[name].dims for name in "xzk"] == [(1009, 1013), (1013, 1017), (2,)]
+    assert [apart[name].dims for name in "xzk"] == [(1009, 2022), (2022, 3035), (2,)]
 
 
 @pytest.mark.parametrize(

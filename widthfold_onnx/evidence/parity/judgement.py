@@ -90,16 +90,14 @@ def judge(
     """
     movement = _Movement(original)
     every_set = set(range(len(original.inputs.sets)))
+    copies: list[Callable[[set[int]], None]]
     copies = [partial(movement.add_copy, index) for index in range(len(COPIES))]
-    steps: Sequence[Callable[[set[int]], None]] = [*copies, movement.add_truth]
-    if is_proved:
-        rows, unused_remark = movement.rows(runs, is_proved=True)
-    else:
-        movement.add_truth(every_set)
-        copies[0](every_set)
-        rows, unused_remark = movement.rows(runs, is_proved=False)
-        steps = copies[1:]
-    for step in steps:
+    truth = movement.add_truth
+    first, later = ([], [*copies, truth]) if is_proved else ([truth, copies[0]], copies[1:])
+    for step in first:
+        step(every_set)
+    rows, unused_remark = movement.rows(runs, is_proved=is_proved)
+    for step in later:
         # No movement makes an output pass whose tolerance the caller chose.
         failed = [
             k for k in failed_rows(rows) if not original.options.tolerance.is_chosen(k.output)

@@ -11,7 +11,7 @@ from itertools import combinations, product
 
 from widthfold_onnx.evidence.proof.program import Program, constant
 from widthfold_onnx.evidence.proof.values import Extents
-from widthfold_onnx.model.proto.dims import DimensionKey, Dimensions, declared
+from widthfold_onnx.model.proto.dims import DimensionKey, Dimensions, apart, declared
 from widthfold_onnx.model.proto.scope import NameScope
 from widthfold_onnx.model.proto.walk import body_path, is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
@@ -123,13 +123,8 @@ def distinct_tries(
     """
     dims = dimensions_of(program, demanded)
     first = dims.extents(tried[0])
-    together = [
-        {dim: max(1, extent * i // 2) for i, (dim, extent) in enumerate(first.items(), 1)},
-        {dim: extent * i for i, (dim, extent) in enumerate(first.items(), 1)},
-        {dim: extent + i for i, (dim, extent) in enumerate(first.items())},
-    ]
     single = [{**first, dim: number} for dim, n in first.items() for number in (2 * n, n + 1, 1)]
-    for extents in (*together, *single):
+    for extents in (*apart(first), *single):
         seen = [dims.extents(shapes) for shapes in tried]
         shapes = dims.shapes(extents)
         is_new = any(

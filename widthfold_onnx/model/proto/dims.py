@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, count
 from typing import Self
 
 import onnx
@@ -113,6 +113,41 @@ class Dimensions:
             name: tuple(dim if isinstance(dim, int) else extents[dim] for dim in dims)
             for name, dims in self.by_input.items()
         }
+
+
+_WAYS: tuple[Callable[[int], Iterable[int]], ...] = (
+    count,
+    lambda n: chain((n >> power for power in range(n.bit_length())), count(2 * n, max(n, 1))),
+    lambda n: count(n, max(n, 1)),
+)
+"""For an extent the extents that take its place, the first that no other dimension has."""
+
+
+def apart(extents: Mapping[DimensionKey, int]) -> list[dict[DimensionKey, int]]:
+    """Return extents that differ in all dimensions, in three ways, as a model may not take each.
+
+    A model that takes one dimension for another is right where both are equal. They differ by 1, or
+    by a power of two, or one is a multiple of the other.
+
+    >>> apart({"h": 64, "w": 64})
+    [{'h': 64, 'w': 65}, {'h': 64, 'w': 32}, {'h': 64, 'w': 128}]
+    """
+    results: list[dict[DimensionKey, int]] = []
+    for candidates in _WAYS:
+        result: dict[DimensionKey, int] = {}
+        for dim, extent in extents.items():
+            result[dim] = next(n for n in candidates(extent) if n not in result.values())
+        results.append(result)
+    return results
+
+
+def probe_extents(dims: Iterable[DimensionKey]) -> dict[DimensionKey, int]:
+    """Return extents for inference, which runs nothing: few sums and products of them meet.
+
+    >>> probe_extents(["h", "w"])
+    {'h': 1009, 'w': 2022}
+    """
+    return dict(zip(dims, count(1009, 1013), strict=False))
 
 
 def symbol_of(name: str) -> str | None:

@@ -10,16 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from widthfold_onnx.arrays import Dims
-from widthfold_onnx.model.proto.dims import Dimensions
+from widthfold_onnx.model.proto.dims import Dimensions, probe_extents
 from widthfold_onnx.model.shapes.fact import Fact
 from widthfold_onnx.text import printable
 
 PROBE = 960
 """Extent of all open dimensions of a probe; many factors divide it."""
-
-APART = (1009, 4)
-"""Extent of the first open dimension of another probe, and the step to each further one: what must
-not be equal differs."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +65,7 @@ def probes(
     if not dims.open_dims:
         yield facts
         return
-    start, step = APART
-    apart = {dim: start + step * i for i, dim in enumerate(dims.open_dims)}
-    for extents in (dict.fromkeys(dims.open_dims, PROBE), apart):
+    for extents in (dict.fromkeys(dims.open_dims, PROBE), probe_extents(dims.open_dims)):
         shapes = dims.shapes(extents)
         yield {**facts, **{name: replace(facts[name], dims=shapes[name]) for name in shapes}}
 

@@ -9,16 +9,12 @@ import onnx
 from onnx import helper
 
 from widthfold_onnx.arrays import Dims
-from widthfold_onnx.model.proto.dims import DimensionKey, Dimensions, declared
+from widthfold_onnx.model.proto.dims import DimensionKey, Dimensions, declared, probe_extents
 from widthfold_onnx.model.proto.scope import NameScope, graph_scope
 from widthfold_onnx.model.proto.walk import inputs
 from widthfold_onnx.model.shapes.fact import Fact
 from widthfold_onnx.model.shapes.inference import WEIGHT_POSITIONS
 from widthfold_onnx.model.shapes.table import Derivation, inputs_of
-
-APART = (1009, 1013)
-"""Extent of the first open dimension, and the step to each further one: few sums and products of
-them meet."""
 
 
 def extents_by_weights(
@@ -45,10 +41,10 @@ def extents_by_weights(
     dims, scope = Dimensions.of(declared_dims, {}), graph_scope(proto.graph)
     nodes = [scope.nodes[i] for i in scope.ancestors([v.name for v in proto.graph.output])]
     constants, extents = _constants(scope), dict[DimensionKey, int]()
-    input_facts, start = inputs_of(proto, {}), APART[0]
+    input_facts = inputs_of(proto, {})
     while open_dims := [dim for dim in dims.open_dims if dim not in extents]:
         derivation = derivation or Derivation(proto)
-        dims_apart = {start + APART[1] * i: dim for i, dim in enumerate(open_dims)}
+        dims_apart = {extent: dim for dim, extent in probe_extents(open_dims).items()}
         shapes = dims.shapes({**extents, **{dim: n for n, dim in dims_apart.items()}})
         facts = derivation.facts_for(
             input_facts | {n: replace(input_facts[n], dims=shapes[n]) for n in shapes}

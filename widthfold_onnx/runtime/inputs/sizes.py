@@ -15,11 +15,11 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
 from widthfold_onnx.errors import GivenUpError, NoKernelError, UnverifiedError, UsageError
-from widthfold_onnx.model.proto.dims import DimensionKey, Dimensions, check_shapes
+from widthfold_onnx.model.proto.dims import DimensionKey, Dimensions, apart, check_shapes
 from widthfold_onnx.options import Provider, RuntimeOptions, Shapes, Sizes, Values
 from widthfold_onnx.results import AssumedSizes
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
@@ -317,27 +317,19 @@ def second_compared_shapes(
     dims, extents = tries.dims, tries.dims.extents(shapes)
     positions, batch_dims = dims.besides(dims.only_batch_dims), dims.only_batch_dims
 
-    def scaled(growth: int, cut: int, batch: int, *, apart: bool) -> dict[DimensionKey, int]:
+    def scaled(growth: int, cut: int, batch: int) -> dict[DimensionKey, int]:
         lengths = {dim: extents[dim] * growth - cut for dim in positions}
-        counts = {dim: extents[dim] * batch for dim in batch_dims}
-        if apart:  # by one, or where that may not fit by a power of two
-            shifts = [(0, i) if cut else (i, 0) for i in range(len(positions))]
-            lengths = {
-                dim: max(1, (lengths[dim] >> shift) - step)
-                for dim, (shift, step) in zip(positions, shifts, strict=True)
-            }
-            counts = {dim: count + i for i, (dim, count) in enumerate(counts.items())}
-        return {**lengths, **counts}
+        return {**lengths, **{dim: extents[dim] * batch for dim in batch_dims}}
 
-    batches = (3, 1) if batch_dims else (1,)
-    growths = (16, 4, 2) if positions else ()
-    kinds = (True, False) if max(len(positions), len(batch_dims)) > 1 else (False,)
+    batches, growths = (3, 1) if batch_dims else (1,), (16, 4, 2) if positions else ()
     scales = list(product(growths, (1, 0), batches))
-    apart_scales = sorted(scales, key=lambda scale: -scale[1])  # powers of two last: they are large
-    long = [
-        scaled(*scale, apart=kind) for kind in kinds for scale in (apart_scales if kind else scales)
-    ]
-    doubled = [scaled(*scale, apart=kind) for kind in kinds for scale in ((2, 0, 2), (1, 0, 3))]
+    doubled = [scaled(2, 0, 2), scaled(1, 0, 3)]
+    long = [scaled(*scale) for scale in scales]
+    if len(dims.open_dims) > 1:
+        odd = [apart(scaled(*scale))[0] for scale in scales if scale[1]]
+        even = [item for scale in scales if not scale[1] for item in apart(scaled(*scale))[1:]]
+        long = [*odd, *even, *long]
+        doubled = [*chain.from_iterable(map(apart, doubled)), *doubled]
     doubled = [item for item in doubled if item != extents]
     light = tries.first(long, most=MAX_COMPARED_ELEMENTS, may_run=is_light)
     return light or tries.first(doubled)
