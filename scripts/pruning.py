@@ -22,7 +22,7 @@ from bench import SHAPES, SHARED
 from widthfold_onnx import WidthfoldError
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Effort, FoldOptions, Provider, RuntimeOptions, SearchOptions
-from widthfold_onnx.rewrite.plan import EMPTY_PLAN
+from widthfold_onnx.rewrite.draft import Draft
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.runtime.inputs.sizes import provider_and_sizes
 from widthfold_onnx.tuning import successive_halving
@@ -83,7 +83,7 @@ def compare(model: Path, seconds: float) -> Row:
     loaded, shapes = load(model), SHAPES.get(model.stem, {})
     _, sizes = provider_and_sizes(model, RuntimeOptions(provider=Provider.CPU), (shapes,))
     aim = load_target(default_target(Provider.CPU))
-    layers = Layers.of(Reading.of(loaded, EMPTY_PLAN), FoldOptions(), sizes[0], aim)
+    layers = Layers.of(Reading.of(loaded, Draft()), FoldOptions(), sizes[0], aim)
     usually = raced(layers, seconds)
     margin, hopeless = successive_halving.PEAK_MARGIN, successive_halving.HOPELESS_RATIO
     successive_halving.PEAK_MARGIN = successive_halving.HOPELESS_RATIO = math.inf

@@ -26,6 +26,7 @@ from widthfold_onnx.options import (
 )
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import InspectReport, OptimizeReport, SiteReport, VerifyReport
+from widthfold_onnx.rewrite.draft import Draft
 from widthfold_onnx.rewrite.exchange import Match, exchanged, find_matches
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rewrite.rewriting import Rewriting
@@ -59,7 +60,7 @@ def exchange_all(
 def read(model: onnx.ModelProto, options: FoldOptions) -> Reading:
     """Read a copy of a model, as it is, at the assumed sizes of the options."""
     copy = onnx.ModelProto.FromString(model.SerializeToString())
-    return Reading(Document(copy, None, OPERATORS), options.input_shapes)
+    return Reading(Document(copy, None, OPERATORS), Draft.unchanged(options))
 
 
 def rewriting(reading: Reading, options: FoldOptions, choose: Choose) -> Rewriting:

@@ -16,6 +16,7 @@ import onnx
 from widthfold_onnx.decide.decided_plan import DecidedPlan
 from widthfold_onnx.decide.fixed import decide_fixed, decide_layout
 from widthfold_onnx.decide.hints import size_finder_of
+from widthfold_onnx.decide.match import FittedPlan, fit, misfit_text
 from widthfold_onnx.decide.outcomes import applied_outcomes, optimize_report, unread_remark
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 from widthfold_onnx.evidence import verify_files
@@ -36,7 +37,6 @@ from widthfold_onnx.options import (
 from widthfold_onnx.progress import Step, progress, progress_to
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import OptimizeReport, Proof, VerifyReport
-from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text
 from widthfold_onnx.rewrite.plan import Plan, read_plan
 from widthfold_onnx.runtime.environment import other_runtime
 from widthfold_onnx.runtime.inputs.cases import cases, for_model, values_for_report

@@ -8,10 +8,10 @@ from widthfold_onnx.algebra.channels import Grouping
 from widthfold_onnx.arrays import round_up
 from widthfold_onnx.decide.decisions import Drafting
 from widthfold_onnx.decide.inspection import TILE
+from widthfold_onnx.decide.match import fit
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rules.enumeration import conv_forms
 from widthfold_onnx.rules.form import Answer
 from widthfold_onnx.rules.layers import ConvLayer, Layer

@@ -16,7 +16,7 @@ from widthfold_onnx.decide.hints import Hints
 from widthfold_onnx.model.loader import Model
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.plan import EMPTY_PLAN
+from widthfold_onnx.rewrite.draft import Draft
 from widthfold_onnx.rewrite.reading import Reading
 
 SAME = "pads = [1, 1, 1, 1]"
@@ -126,7 +126,7 @@ def test_rows_that_may_be_samples_name_the_option_that_lets_them_mix(
 
 def test_where_forms_are_measured_a_size_that_no_factor_divides_is_a_hint() -> None:
     before = model("1, 3, H, W", f'y = Conv <{SAME}, auto_pad = "NOTSET"> (x, w)', w=(3, 3, 3, 3))
-    reading = Reading.of(Model(before, None), EMPTY_PLAN)
+    reading = Reading.of(Model(before, None), Draft())
     (site,) = reading.sites
     refused = Decision(site, None, Refusal(Code.UNKNOWN_EXTENT, "the extents are open"))
     hints = Hints(reading, FoldOptions(), lambda suggested: ({"x": (1, 3, 7, 5)},))

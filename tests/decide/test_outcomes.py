@@ -7,9 +7,9 @@ import dataclasses
 from tests.decide.net import NET, OPTIONS
 from tests.small_models import build
 from widthfold_onnx.decide.fixed import decide_fixed
+from widthfold_onnx.decide.match import fit
 from widthfold_onnx.decide.outcomes import applied_outcomes
 from widthfold_onnx.model.loader import Model
-from widthfold_onnx.rewrite.fit import fit
 
 
 def test_a_layer_that_stays_has_no_form() -> None:

@@ -19,12 +19,13 @@ from tests.rules.padding.nets import (
     planned,
 )
 from tests.running import run
+from widthfold_onnx.decide.match import fit
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.model.loader import Model
 from widthfold_onnx.options import Companion, FoldOptions
-from widthfold_onnx.rewrite.fit import fit
+from widthfold_onnx.rewrite.draft import CompanionPlan, Draft
 from widthfold_onnx.rewrite.padding import paddable_chains
-from widthfold_onnx.rewrite.plan import CompanionPlan, Plan
+from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rewrite.reading import Reading
 
 
@@ -143,8 +144,9 @@ def test_a_padded_prelu_is_proved_as_the_ops_of_its_companion() -> None:
     numbers = np.array([0.5, 0.25, 1.0, 0.75, 0.125], np.float32).reshape(5, 1, 1)
     slope.CopyFrom(numpy_helper.from_array(numbers, "c"))
     node = "PRelu -> b"
-    plan = Plan(companions=(CompanionPlan(node=node, companion=Companion.PRELU),))
-    paddable = paddable_chains(Reading.of(Model(model, None), plan).document, 4)
-    padded = applied(model, msgspec.structs.replace(plan, padding=paddable.plan))
+    companions = (CompanionPlan(node=node, companion=Companion.PRELU),)
+    draft = Draft(companions=companions)
+    paddable = paddable_chains(Reading.of(Model(model, None), draft).document, 4)
+    padded = applied(model, Plan(companions=companions, padding=paddable.plan))
     assert [n.op_type for n in padded.graph.node] == ["Conv", "Mul", "Max", "Conv"]
     assert proof(model, padded).verdict == "equal"

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from widthfold_onnx.decide.match import FittedPlan, fit, misfit_text
 from widthfold_onnx.decide.outcomes import Outcomes
 from widthfold_onnx.errors import InternalError
 from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.model.loader import Model
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import SearchReport, SizeGain
-from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text
 from widthfold_onnx.rewrite.plan import Plan, PlanTimes
 from widthfold_onnx.rewrite.reading import Reading
 
@@ -56,7 +56,7 @@ class DecidedPlan:
         plan = msgspec.structs.replace(plan, measured=PlanTimes(sizes=plan.measured.sizes))
         search = self.outcomes.search and _untimed(self.outcomes.search, accepted=plan.is_changing)
         outcomes = replace(self.outcomes, search=search)
-        reading = Reading.of(model, plan)
+        reading = Reading.of(model, plan.as_draft)
         return DecidedPlan(plan, reading, outcomes.with_refusals(refusals))
 
 

@@ -11,22 +11,18 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 
-import msgspec
-
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.model.loader import Model
-from widthfold_onnx.model.proto.walk import frozen, weights_among_inputs
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.exchange import Match, find_matches
+from widthfold_onnx.rewrite.draft import Draft, first_draft
+from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.padding import PaddableChains, paddable_chains
 from widthfold_onnx.rewrite.plan import (
-    CompanionPlan,
     LayerPlan,
-    Limits,
     Plan,
-    structure_of,
+    plan_of,
 )
 from widthfold_onnx.rewrite.reading import ALREADY_FOLDED, Reading
 from widthfold_onnx.rules.form import Answer, Form
@@ -55,61 +51,28 @@ class Drafting:
         Raises:
             UsageError: sizes are to be fixed, and none are given.
         """
-        options = self.fold_options
-        if options.fixed_shapes and not any(options.input_shapes):
-            raise UsageError("--fixed-shapes declares the sizes of --input-shape: give them")
-        weights = weights_among_inputs(self.model.proto)
-        return Plan(
-            frozen=tuple(sorted(weights)) if options.freeze_weights else (),
-            sizes=tuple(map(dict, options.input_shapes)),
-            limits=Limits.of(options),
-        )
+        return plan_of(first_draft(self.model, self.fold_options))
 
     @property
     def unchanged(self) -> Plan:
         """The plan that changes nothing, with the sizes and limits of the options."""
-        return msgspec.structs.replace(self.base_plan, frozen=())
+        return plan_of(Draft.unchanged(self.fold_options))
 
     def matches(self, names: Collection[Companion]) -> list[Match]:
         """Return the nodes that companions match, in the model with the frozen weights."""
-        proto = frozen(self.model.proto, self.base_plan.frozen)
-        return find_matches(proto, self.model.folder, names)
+        return self.base_plan.as_draft.matches(self.model, names)
 
     def with_companions(self, matches: Sequence[Match]) -> Plan:
-        """Return a plan in which companions replace all matched nodes that can be exchanged.
-
-        Args:
-            matches: the matches of these companions and no others: a companion may inline
-                functions, and so rename the nodes of another.
-        """
-        companions = [
-            CompanionPlan(graph=match.name.graph, node=match.name.node, companion=match.companion)
-            for match in matches
-            if not isinstance(match.replacements, Refusal)
-        ]
-        return msgspec.structs.replace(self.base_plan, companions=tuple(sorted(companions)))
+        """Return a plan in which companions replace all matched nodes that can be exchanged."""
+        return plan_of(self.base_plan.as_draft.with_companions(matches))
 
     def reading(self, draft: Plan) -> Reading:
         """Read the model under a draft."""
-        return Reading.of(self.model, draft)
+        return Reading.of(self.model, draft.as_draft)
 
     def paddable_chains(self, reading: Reading, multiple: int) -> PaddableChains:
-        """Return the selected chains that can be padded to a multiple, and what stops the others.
-
-        Args:
-            reading: the model, not padded yet. Zero rows make NaN of an Inf, so no chain is padded
-                if these are to stay where they were.
-            multiple: divides the padded channels.
-        """
-        if reading.is_folded or self.fold_options.nonfinite is NonFinite.REFUSE:
-            return PaddableChains(multiple, [], [])
-        every_chain = paddable_chains(reading.document, multiple)
-        selected_chains = [
-            chain
-            for chain in every_chain.chains
-            if all(is_selected(layer.node, self.fold_options) for layer in chain.layers)
-        ]
-        return replace(every_chain, chains=selected_chains)
+        """Return what `selected_chains` returns."""
+        return selected_chains(reading, self.fold_options, multiple)
 
     def plan(self, draft: Plan, choose: Choose) -> Plan:
         """Return a draft with the form that a function chooses for each layer."""
@@ -180,12 +143,32 @@ def layer_plans(decisions: Iterable[Decision]) -> list[LayerPlan]:
         LayerPlan(
             graph=decision.name.graph,
             node=decision.name.node,
-            structure=structure_of(decision.layer),
+            structure=decision.answer.structure,
             form=decision.answer.spec,
         )
         for decision in decisions
         if decision.layer is not None and isinstance(decision.answer, Form)
     ]
+
+
+def selected_chains(reading: Reading, options: FoldOptions, multiple: int) -> PaddableChains:
+    """Return the selected chains that can be padded to a multiple, and what stops the others.
+
+    Args:
+        reading: the model, not padded yet. Zero rows make NaN of an Inf, so no chain is padded
+            if these are to stay where they were.
+        options: select the layers.
+        multiple: divides the padded channels.
+    """
+    if reading.is_folded or options.nonfinite is NonFinite.REFUSE:
+        return PaddableChains(multiple, [], [])
+    every_chain = paddable_chains(reading.document, multiple)
+    selected = [
+        chain
+        for chain in every_chain.chains
+        if all(is_selected(layer.node, options) for layer in chain.layers)
+    ]
+    return replace(every_chain, chains=selected)
 
 
 def is_selected(name: str, options: FoldOptions) -> bool:

@@ -140,7 +140,7 @@ class Hints:
         return [_as_options(shapes) + suffix for shapes in islice(fit, 1)]
 
     def _folds(self, site: Site, table: ShapeTable, options: FoldOptions) -> bool:
-        layer = self._reading.layer(site, table, is_fixed=options.fixed_shapes)
+        layer = self._reading.layer_at(site, table, is_fixed=options.fixed_shapes)
         if isinstance(layer, Refusal):
             return False
         return not isinstance(preferred_form(layer, options), Refusal)

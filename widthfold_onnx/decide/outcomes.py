@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import onnx
 
 from widthfold_onnx.decide.decisions import Decision
+from widthfold_onnx.decide.match import FittedPlan
 from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.model.proto.walk import model_nodes
 from widthfold_onnx.model.shapes.declarations import declaration_remarks
@@ -27,7 +28,6 @@ from widthfold_onnx.results import (
     Stop,
 )
 from widthfold_onnx.rewrite.exchange import Match
-from widthfold_onnx.rewrite.fit import FittedPlan
 from widthfold_onnx.rewrite.padding import PaddableChains
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.form import Form, spread_of

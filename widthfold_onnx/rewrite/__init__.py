@@ -1,7 +1,7 @@
-"""Define the plan, and carry it out on the graph: new nodes, weights, metadata, regions, guards.
+"""Carry out what is done to a model: new nodes, weights, metadata, regions, guards.
 
-`plan` holds the value. `reading` reads a model under it: `exchange` puts companions in place,
-`padding` pads channels. `fit` matches the layers, `rewriting` chooses `regions` and `guards`,
-then makes `new_nodes`: a `folded_node` of each layer, with its `record`. `scratch` writes models
-that are only run. `decide` and everything above import it.
+`draft` holds what is done, `plan` is its file format. `reading` reads a model under a draft:
+`exchange` puts companions in place, `padding` pads channels. `rewriting` gives layers their forms:
+it chooses `regions` and `guards`, then makes `new_nodes`: a `folded_node` of each layer, with its
+`record`. `scratch` writes models that are only run. `decide` and everything above import it.
 """

@@ -19,8 +19,8 @@ from widthfold_onnx.model.linking import NodeName, shown_name
 from widthfold_onnx.model.proto.walk import copy_of
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.results import Stop
+from widthfold_onnx.rewrite.draft import PaddedLayer, PaddingPlan
 from widthfold_onnx.rewrite.new_nodes import SharedConstants, base_name, take_over
-from widthfold_onnx.rewrite.plan import PaddedLayer, PaddingPlan
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, FoldRecord
 from widthfold_onnx.rules.padding.chains import Chains, ChannelPadding
 

@@ -1,8 +1,8 @@
-"""Define the plan: everything that is done to a model, as a value and as a file.
+"""Define the plan: the file format of what is done to a model (`rewrite.draft`).
 
 A plan names layers and describes their structure; it holds no weights. So it can be reviewed as
 text, kept beside the code of a model, and applied to the model after it was trained again
-(`rewrite.fit`).
+(`decide.match`).
 """
 
 from __future__ import annotations
@@ -12,15 +12,24 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.atomic import check_own_target, write_file
-from widthfold_onnx.model.linking import NodeName
-from widthfold_onnx.options import Companion, FoldOptions, NonFinite
+from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.results import Gain
+from widthfold_onnx.rewrite.draft import (
+    CompanionPlan,
+    Draft,
+    Extent,
+    Limits,
+    Name,
+    NodePart,
+    PaddingPlan,
+    Part,
+)
 from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.text import printable
@@ -28,102 +37,20 @@ from widthfold_onnx.text import printable
 MAX_PLAN_BYTES = 64 << 20
 """Largest plan file that is read; one layer takes about 500 bytes."""
 
-Name = Annotated[str, msgspec.Meta(max_length=10_000)]
-Extent = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
-Limit = Annotated[float, msgspec.Meta(gt=0)]
 
-
-class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Base of the parts of a plan."""
-
-
-class _NodePart(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True, order=True):
-    """A part of a plan that is about one node.
-
-    Attributes:
-        graph: path of its graph, "" for the main graph.
-        node: its name there.
-    """
-
-    graph: Name = ""
-    node: Name
-
-    @property
-    def name(self) -> NodeName:
-        """The name of the node."""
-        return NodeName(self.graph, self.node)
-
-
-class CompanionPlan(_NodePart, frozen=True, kw_only=True):
-    """A node that a companion replaces."""
-
-    companion: Companion
-
-    def __post_init__(self) -> None:
-        if self.companion is Companion.NONE:
-            raise ValueError("companion none replaces no node")
-
-
-class PaddedLayer(_NodePart, frozen=True, kw_only=True):
-    """A layer whose output channels are padded.
-
-    Attributes:
-        channels: output channels of the layer.
-        padded: output channels with padding.
-    """
-
-    channels: Extent
-    padded: Extent
-
-
-class PaddingPlan(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Layers of one chain or several, whose channels are padded before any layer takes a form.
-
-    Attributes:
-        multiple: divides the padded channels of every segment (`rules.padding.channels`).
-        layers: all layers that make such channels, sorted.
-    """
-
-    multiple: Annotated[int, msgspec.Meta(ge=2, le=1024)]
-    layers: tuple[PaddedLayer, ...]
-
-
-class LayerPlan(_NodePart, frozen=True, kw_only=True):
+class LayerPlan(NodePart, frozen=True, kw_only=True):
     """A layer and the form that replaces it.
 
     Attributes:
         form: the spec of the form, from which it is made again.
-        structure: operator, element type, extents and attributes (`structure_of`).
+        structure: operator, element type, extents and attributes (`Layer.structure`).
     """
 
     form: FormSpec
     structure: dict[str, Any]
 
 
-class Limits(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The options of a fold that decide whether and how a form can be made again.
-
-    Attributes:
-        fixed_shapes: whether OUT declares the sizes of the plan in its inputs.
-        mix_samples: whether a fold may join samples of a batch.
-        nonfinite: what a fold may do to Inf and NaN.
-        max_flops_growth: most multiply-adds of a form / multiply-adds of the layer.
-        max_bytes_growth: most bytes of input, weight and output of a form / bytes of the layer.
-    """
-
-    fixed_shapes: bool = False
-    mix_samples: bool = False
-    nonfinite: NonFinite = NonFinite.SPREAD
-    max_flops_growth: Limit = FoldOptions.max_flops_growth
-    max_bytes_growth: Limit = FoldOptions.max_bytes_growth
-
-    @classmethod
-    def of(cls, options: FoldOptions) -> Limits:
-        """Return the limits that options give."""
-        return cls(**{name: getattr(options, name) for name in cls.__struct_fields__})
-
-
-class Origin(_Part, frozen=True, kw_only=True):
+class Origin(Part, frozen=True, kw_only=True):
     """The program, the machine and the settings with which a plan was decided.
 
     Attributes:
@@ -148,13 +75,13 @@ class Origin(_Part, frozen=True, kw_only=True):
     runtime: str = ""
 
 
-class LayerGain(_NodePart, frozen=True, kw_only=True):
+class LayerGain(NodePart, frozen=True, kw_only=True):
     """The gain of one layer, measured alone."""
 
     gain: Gain
 
 
-class PlanTimes(_Part, frozen=True, kw_only=True):
+class PlanTimes(Part, frozen=True, kw_only=True):
     """Times of the run that decided; they differ from run to run and change nothing.
 
     Attributes:
@@ -216,6 +143,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return self.origin.runtime if self.origin else ""
 
     @property
+    def as_draft(self) -> Draft:
+        """What is done before layers take forms."""
+        return Draft(self.frozen, self.companions, self.padding, self.sizes, self.limits)
+
+    @property
     def draft(self) -> Plan:
         """The plan without forms of layers."""
         return self.with_layers(())
@@ -227,7 +159,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def layer_plan(self, layer: Layer) -> LayerPlan | None:
         """Return the part that replaces a layer; None if none has its name and its structure."""
         parts = (part for part in self.layers if part.name == layer.node_name)
-        return next((part for part in parts if part.structure == structure_of(layer)), None)
+        return next((part for part in parts if part.structure == layer.structure), None)
 
     @property
     def is_changing(self) -> bool:
@@ -286,6 +218,24 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 EMPTY_PLAN = Plan()
 
 
+def plan_of(draft: Draft, origin: Origin | None = None, measured: PlanTimes | None = None) -> Plan:
+    """Return the plan that does what a draft does."""
+    layers = [
+        LayerPlan(graph=name.graph, node=name.node, structure=form.structure, form=form.spec)
+        for name, form in sorted(draft.forms.items(), key=lambda item: item[0])
+    ]
+    return Plan(
+        frozen=draft.frozen,
+        companions=draft.companions,
+        padding=draft.padding,
+        layers=tuple(layers),
+        sizes=tuple(map(dict, draft.sizes)),
+        limits=draft.limits,
+        origin=origin,
+        measured=measured or PlanTimes(),
+    )
+
+
 def _lines(part: object) -> str:
     """Return a part of a plan as JSON, with one element a line where it is a list of objects."""
     if not (isinstance(part, list | tuple) and part and isinstance(part[0], dict)):
@@ -324,33 +274,6 @@ def read_plan(path: Path | str) -> Plan:
         raise UsageError(
             f"{name}: no plan of this version: {printable(str(error), 300)}"
         ) from error
-
-
-UNPLANNED = frozenset({"groups", "symmetric"})
-"""Parts of the signature of a layer that training may change: they are read off the numbers of the
-weight and of its zero point."""
-
-AXIS = ("stride", "dilation", "pad_begin", "pad_end", "base_dilation")
-"""Names of the numbers of an axis in a signature."""
-
-
-def structure_of(layer: Layer) -> dict[str, Any]:
-    """Return the structure of a layer without its weights: op, element type, extents, attributes.
-
-    Values are of JSON's types. Open extents are None, assumed ones numbers.
-    """
-    parts = layer.signature.items()
-    signature: dict[str, Any] = {name: value for name, value in parts if name not in UNPLANNED}
-    if axes := signature.get("axes"):
-        signature["axes"] = [dict(zip(AXIS, axis, strict=False)) for axis in axes]
-    structure = {
-        "op": layer.op,
-        "element": layer.weight.dtype,
-        "input": layer.planned_shape,
-        **signature,
-    }
-    # Through JSON, so that a plan from a file compares equal.
-    return msgspec.json.decode(msgspec.json.encode(structure), type=dict[str, Any])
 
 
 def differences(planned: Mapping[str, Any], structure: Mapping[str, Any]) -> list[str]:

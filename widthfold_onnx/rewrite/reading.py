@@ -1,8 +1,4 @@
-"""Read a model as a plan prepares it: weights frozen, companions and padding in place.
-
-Deciders read a model under a draft, a plan that has no layers yet. To apply a plan, the model is
-read under all of it, and `rewrite.fit` fits the plan to the reading.
-"""
+"""Read a model under a draft: weights frozen, companions and padding in place, nodes linked."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Self
 
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.model.linking import NodeName, shown_name
@@ -18,11 +15,10 @@ from widthfold_onnx.model.proto.dims import declare
 from widthfold_onnx.model.proto.walk import copy_of, frozen, weights_among_inputs
 from widthfold_onnx.model.shapes.table import ShapeTable, inputs_of
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import ANY_SIZE, Sizes
 from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rewrite.draft import Draft, PaddedLayer
 from widthfold_onnx.rewrite.exchange import Match, exchanged
 from widthfold_onnx.rewrite.padding import padded_model
-from widthfold_onnx.rewrite.plan import PaddedLayer, Plan
 from widthfold_onnx.rewrite.record import contains_folds
 from widthfold_onnx.rules.layer_reading import read_layer
 from widthfold_onnx.rules.layers import Layer, Site
@@ -40,49 +36,50 @@ class Reading:
 
     Attributes:
         document: the model, which a rewriting consumes.
-        sizes: assumed shapes of inputs; layers are planned at the first ones.
+        draft: what was done to the model. Layers are planned at the first of its sizes.
         is_folded: whether the model contains folds. Its moves between packed tensors look like any
             others, and sizes that were assumed for planning look like facts. So its layers are not
             folded again.
-        missing_weights: frozen weights of the plan that are no inputs of the model.
+        missing_weights: frozen weights of the draft that are no inputs of the model.
         matches: the nodes that companions match, with the equal nodes or the refusal.
-        padding_misfits: layers of the plan whose channels cannot be padded, and why.
+        padding_misfits: padded layers of the draft whose channels cannot be padded, and why.
     """
 
     document: Document
-    sizes: Sizes = ANY_SIZE
+    draft: Draft = field(default_factory=Draft)
     is_folded: bool = False
     missing_weights: Collection[str] = frozenset()
     matches: Sequence[Match] = ()
     padding_misfits: Mapping[PaddedLayer, str] = field(default_factory=dict)
+    _layers: dict[Site, Layer | Refusal] = field(default_factory=dict, init=False)
 
     @classmethod
-    def of(cls, model: Model, plan: Plan) -> Reading:
-        """Freeze the weights of a plan, put its companions and its padding in place, and link all.
+    def of(cls, model: Model, draft: Draft) -> Self:
+        """Freeze the weights of a draft, put its companions and padding in place, and link all.
 
         Args:
             model: the model.
-            plan: its frozen weights, companions, padding and sizes count.
+            draft: what is done; its forms do not count.
 
         Raises:
             InvalidModelError: the graph library cannot read the model.
         """
-        frozen_proto = frozen(model.proto, plan.frozen)
-        nodes = {(part.companion, part.name) for part in plan.companions}
+        frozen_proto = frozen(model.proto, draft.frozen)
+        nodes = {(part.companion, part.name) for part in draft.companions}
         exchanged_proto, matches = exchanged(frozen_proto, model.folder, nodes)
         is_folded = contains_folds(exchanged_proto)
         misfits: Mapping[PaddedLayer, str] = {}
-        if plan.padding is not None and not is_folded:
-            copy, misfits = padded_model(exchanged_proto, model.folder, plan.padding)
+        if draft.padding is not None and not is_folded:
+            copy, misfits = padded_model(exchanged_proto, model.folder, draft.padding)
         else:
             copy = copy_of(exchanged_proto)
-        if plan.limits.fixed_shapes:
-            declare(copy.graph.input, plan.sizes[0])
+        if draft.limits.fixed_shapes:
+            declare(copy.graph.input, draft.sizes[0])
         return cls(
             document=Document(copy, model.folder, OPERATORS),
-            sizes=plan.sizes,
+            draft=draft,
             is_folded=is_folded,
-            missing_weights=set(plan.frozen) - weights_among_inputs(model.proto),
+            missing_weights=set(draft.frozen) - weights_among_inputs(model.proto),
             matches=matches,
             padding_misfits=misfits,
         )
@@ -115,7 +112,7 @@ class Reading:
         Raises:
             UsageError: an assumed input shape does not fit.
         """
-        for shapes in self.sizes:
+        for shapes in self.draft.sizes:
             inputs_of(self.document.proto, shapes)
 
     @cached_property
@@ -126,16 +123,24 @@ class Reading:
             UsageError: an assumed input shape does not fit.
         """
         self.check_sizes()
-        first = self.sizes[0]
+        first = self.draft.sizes[0]
         return ShapeTable(self.document.proto, first) if first else self.document.shapes
 
-    def layer(
-        self, site: Site, shapes: ShapeTable | None = None, *, is_fixed: bool = False
-    ) -> Layer | Refusal:
-        """Read a layer at the planned extents, or at the extents of another table.
+    def layer(self, site: Site) -> Layer | Refusal:
+        """Return a layer at the planned extents, read on first use.
 
-        Sites of one name are refused, as a plan could not tell them apart. `is_fixed` reads the
-        layer as if the model took no other extents.
+        Sites of one name are refused, as a plan could not tell them apart.
+        """
+        if site not in self._layers:
+            self._layers[site] = self.layer_at(site, self.planned_shapes)
+        return self._layers[site]
+
+    def layer_at(
+        self, site: Site, shapes: ShapeTable, *, is_fixed: bool = False
+    ) -> Layer | Refusal:
+        """Read a layer at the extents of a table.
+
+        `is_fixed` reads the layer as if the model took no other extents.
         """
         if self._site_counts[site.node_name] > 1:
             return SAME_NAME
@@ -143,6 +148,5 @@ class Reading:
         def extents(table: ShapeTable) -> ExtentsOf:
             return lambda value: table.get(site.scope.path, value.name or "")
 
-        planned_extents = extents(self.planned_shapes if shapes is None else shapes)
-        fixed_extents = planned_extents if is_fixed else extents(self.document.shapes)
-        return read_layer(self.document, site, fixed_extents, planned_extents)
+        fixed_extents = extents(shapes if is_fixed else self.document.shapes)
+        return read_layer(self.document, site, fixed_extents, extents(shapes))

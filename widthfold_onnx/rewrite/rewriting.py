@@ -24,6 +24,7 @@ from pathlib import Path
 import onnx
 
 from widthfold_onnx.algebra.layouts import PackedLayout
+from widthfold_onnx.errors import InternalError
 from widthfold_onnx.model.document import Document, Graph, Node, Value, graph_of
 from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.model.proto.walk import retain
@@ -32,6 +33,7 @@ from widthfold_onnx.results import RegionReport
 from widthfold_onnx.rewrite.folded_node import FoldedConstants, append_folded
 from widthfold_onnx.rewrite.guards import GuardedRegions, LayerForms, make_guard
 from widthfold_onnx.rewrite.new_nodes import NodeBuilder, Series, take_over
+from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rewrite.record import (
     NONFINITE_KEY,
     ORIGIN_KEY,
@@ -164,6 +166,27 @@ class Rewriting:
             protected=protected,
             externalize=self.document.external_names,
         )
+
+
+def rewrite(reading: Reading, forms: Mapping[NodeName, Form], runtime: str = "") -> Rewriting:
+    """Return the rewriting in which layers of a model take forms.
+
+    Args:
+        reading: the model, which was read under the draft for which the forms were made.
+        forms: the form of each layer.
+        runtime: the version of ONNX Runtime that the forms were measured with; "" if none was.
+
+    Raises:
+        InternalError: a form is of no layer of the model: a fault of widthfold.
+    """
+    layers = []
+    for name in sorted(forms):
+        site = reading.site_of.get(name)
+        layer = None if site is None else reading.layer(site)
+        if not isinstance(layer, Layer):
+            raise InternalError(f"layer {name} has a form and cannot be read")
+        layers.append((layer, forms[name]))
+    return Rewriting.of(reading.document, layers, runtime)
 
 
 def _note(model: onnx.ModelProto, key: str, value: str) -> None:

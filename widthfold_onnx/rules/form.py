@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -162,6 +162,7 @@ class Form:
 
     Attributes:
         spec: what tells it from the other forms of the layer.
+        structure: of the layer (`Layer.structure`).
         fold: how the weight is folded.
         is_view: both ends are pure Reshapes, so that nothing is copied.
         moves_through_nhwc: the moves lead through the NHWC path (`algebra.packing`).
@@ -177,6 +178,7 @@ class Form:
     """
 
     spec: FormSpec
+    structure: dict[str, Any]
     fold: ConvFold
     is_view: bool
     moves_through_nhwc: bool = False

@@ -12,7 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from widthfold_onnx.algebra.axis import ConvAxis
@@ -30,6 +32,13 @@ from widthfold_onnx.rules.quantization import Parameter, Quantization, is_single
 # Element types of ONNX's convolutions (operator text, Conv-22). ONNX Runtime's CPU provider has
 # kernels for the first two only (measured on 1.31.1); the others are proved without a run.
 ITEMSIZE = {"FLOAT": 4, "FLOAT16": 2, "DOUBLE": 8, "BFLOAT16": 2}
+
+UNPLANNED = frozenset({"groups", "symmetric"})
+"""Parts of the signature of a layer that training may change: they are read off the numbers of the
+weight and of its zero point."""
+
+AXIS = ("stride", "dilation", "pad_begin", "pad_end", "base_dilation")
+"""Names of the numbers of an axis in a signature."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,6 +199,25 @@ class Layer(Site, ABC):
     @abstractmethod
     def signature(self) -> dict[str, object]:
         """Its geometry without the extents of the data and the element type; of JSON's types."""
+
+    @cached_property
+    def structure(self) -> dict[str, Any]:
+        """What a plan says of it, without weights: op, element type, extents, attributes.
+
+        Values are of JSON's types. Open extents are None, assumed ones numbers.
+        """
+        parts = self.signature.items()
+        signature: dict[str, Any] = {name: value for name, value in parts if name not in UNPLANNED}
+        if axes := signature.get("axes"):
+            signature["axes"] = [dict(zip(AXIS, axis, strict=False)) for axis in axes]
+        structure = {
+            "op": self.op,
+            "element": self.weight.dtype,
+            "input": self.planned_shape,
+            **signature,
+        }
+        # Through JSON, so that a plan from a file compares equal.
+        return msgspec.json.decode(msgspec.json.encode(structure), type=dict[str, Any])
 
     @property
     @abstractmethod

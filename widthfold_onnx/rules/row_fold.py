@@ -117,6 +117,7 @@ class RowFold(ProposedFold):
         data_moves, result_moves = _moves(layer, layout, shape)
         return Form(
             spec=self.spec,
+            structure=layer.structure,
             fold=self.fold,
             is_view=are_views((*data_moves, *result_moves)),
             extended_in_shape=layer.planned_shape,

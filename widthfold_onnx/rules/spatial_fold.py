@@ -111,6 +111,7 @@ class SpatialFold(ProposedFold):
         weight_positions = (layer.positions[0], 1, *layer.positions[1:])
         return Form(
             spec=msgspec.structs.replace(self.spec, tile_major=tile_major),
+            structure=layer.structure,
             fold=fold,
             is_view=views and shapes == planned_shapes,
             moves_through_nhwc=tile_major,
@@ -148,6 +149,7 @@ class SpatialFold(ProposedFold):
         output_positions = nominal_size((batch, positions * first.out_tile, *out_shape[3:]))
         return Form(
             spec=self.spec,
+            structure=layer.structure,
             fold=fold,
             is_view=False,
             extended_in_shape=in_shape,

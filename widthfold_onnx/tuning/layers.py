@@ -26,7 +26,7 @@ from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.plan import LayerPlan, structure_of
+from widthfold_onnx.rewrite.plan import LayerPlan
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rules.form import Form, FormSpec
 from widthfold_onnx.rules.layers import Layer
@@ -49,7 +49,7 @@ class Layers:
         target: the device for which forms are predicted and ordered.
         cut_layers: the layers as cut out: one for a subject and its forms.
         subjects: the subject of every layer, or why it has none.
-        structures: `rewrite.plan.structure_of` every layer that has a subject.
+        structures: `Layer.structure` of every layer that has a subject.
         links: the tensors between layers.
     """
 
@@ -95,7 +95,7 @@ class Layers:
             key = cut_layer.subject, frozenset(form.spec for form in cut_layer.forms)
             cut_layers.setdefault(key, cut_layer)
             subjects[name] = nodes[layer.node] = cut_layer.subject
-            structures[name] = structure_of(layer)
+            structures[name] = layer.structure
         links = links_of(document, nodes)
         return cls(target, [*cut_layers.values()], subjects, structures, links)
 

@@ -27,6 +27,7 @@ from onnx.utils import Extractor
 
 from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.arrays import Array
+from widthfold_onnx.decide.match import fit
 from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.model.linking import message_of, reads
 from widthfold_onnx.model.loader import Model
@@ -35,8 +36,8 @@ from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import MIN_FACTOR, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.fit import fit
-from widthfold_onnx.rewrite.plan import LayerPlan, Limits, Plan, structure_of
+from widthfold_onnx.rewrite.draft import Limits
+from widthfold_onnx.rewrite.plan import LayerPlan, Plan
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rewrite.record import FOLD_KEY, STATE_KEY
 from widthfold_onnx.rules.enumeration import form_of
@@ -83,7 +84,7 @@ class Workload:
         macs: multiply-adds of one run as it is.
         predicted_seconds: of one run as it is (`tuning.cost`).
         node: name of the layer in `model`.
-        structure: `rewrite.plan.structure_of` the layer.
+        structure: `Layer.structure`.
         is_inside: True if forms run between packed tensors (`tuning.layers`).
     """
 
@@ -262,7 +263,7 @@ class CutLayer:
             macs=macs,
             predicted_seconds=layer_seconds(work, target),
             node=self.measured_layer.name,
-            structure=structure_of(self.measured_layer),
+            structure=self.measured_layer.structure,
         )
 
 

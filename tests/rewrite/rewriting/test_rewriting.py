@@ -20,10 +20,10 @@ from tests.rewrite.graphs import folded_ops, ops
 from tests.running import run
 from tests.small_models import build, save
 from widthfold_onnx.decide.fixed import decide_fixed
+from widthfold_onnx.decide.match import fit
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.rewrite.fit import fit
 
 
 @given(convs())

@@ -16,7 +16,7 @@ from widthfold_onnx.algebra.conv import fold_weight
 from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.model.loader import Model
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
-from widthfold_onnx.rewrite.plan import EMPTY_PLAN
+from widthfold_onnx.rewrite.draft import Draft
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rules.enumeration import (
     conv_forms,
@@ -38,7 +38,7 @@ def foldable_axes(rank: int) -> tuple[str, ...]:
 
 def conv_layer(model: onnx.ModelProto) -> ConvLayer:
     options = FoldOptions(factor=2)
-    ((_, layer),) = read_sites(Reading.of(Model(model, None), EMPTY_PLAN), options)
+    ((_, layer),) = read_sites(Reading.of(Model(model, None), Draft()), options)
     assert isinstance(layer, ConvLayer)
     return layer
 
@@ -216,7 +216,7 @@ def test_rows_of_a_product_are_no_axis_and_have_no_strides(options: dict, count:
         """<ir_version: 8, opset_import: ["" : 17]>
         g (float[2,8,3] x) => (float[2,8,5] y) <float[3,5] w> { y = MatMul (x, w) }"""
     )
-    ((_, layer),) = read_sites(Reading.of(Model(model, None), EMPTY_PLAN), FoldOptions())
+    ((_, layer),) = read_sites(Reading.of(Model(model, None), Draft()), FoldOptions())
     assert isinstance(layer, ProductLayer)
     assert len(list(forms_at_factor(layer, FoldOptions(**options)))) == count
     if "factor" in options:

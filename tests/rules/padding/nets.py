@@ -8,8 +8,9 @@ from onnx import numpy_helper, parser
 
 import widthfold_onnx as wf
 from widthfold_onnx.model.loader import Model
+from widthfold_onnx.rewrite.draft import Draft
 from widthfold_onnx.rewrite.padding import paddable_chains
-from widthfold_onnx.rewrite.plan import EMPTY_PLAN, Plan
+from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rewrite.reading import Reading
 
 X = "float[2,3,7,11] x"
@@ -58,7 +59,7 @@ def filled(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def read(model: onnx.ModelProto) -> Reading:
-    return Reading.of(Model(model, None), EMPTY_PLAN)
+    return Reading.of(Model(model, None), Draft())
 
 
 def planned(model: onnx.ModelProto, multiple: int) -> Plan:

@@ -12,6 +12,7 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.reports.described.tuning import lines
 from widthfold_onnx.results import SearchReport
+from widthfold_onnx.rewrite.draft import Draft
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.targets import load_target
@@ -30,7 +31,7 @@ def layers_of(
 ) -> Layers:
     """The layers of a model, measured at the given shapes of its inputs."""
     return Layers.of(
-        Reading(Document(model, None, OPERATORS), fold.input_shapes),
+        Reading(Document(model, None, OPERATORS), Draft.unchanged(fold)),
         fold,
         shapes or {},
         load_target("cpu-avx512"),

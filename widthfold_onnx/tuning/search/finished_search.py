@@ -15,7 +15,7 @@ from widthfold_onnx.decide.outcomes import Outcomes, site_report
 from widthfold_onnx.options import Shapes
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import CompanionReport, Gain, PaddingReport, SearchReport, SizeGain
-from widthfold_onnx.rewrite.plan import LayerGain, Origin, Plan, PlanTimes, structure_of
+from widthfold_onnx.rewrite.plan import LayerGain, Origin, Plan, PlanTimes
 from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Answer, FormSpec
 from widthfold_onnx.rules.layers import Layer
@@ -100,7 +100,7 @@ class FinishedSearch:
         if layer is None or isinstance(subject := self.level_search.layers.subject(layer), Refusal):
             return None
         structure = self.level_search.layers.structures.get(layer.node_name)
-        if self.plan.padding is not None and structure != structure_of(layer):
+        if self.plan.padding is not None and structure != layer.structure:
             return None
         if subject in self.forms:
             return self.level_search.gain(subject, self.forms[subject])

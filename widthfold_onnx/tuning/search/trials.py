@@ -15,12 +15,12 @@ from typing import Self, TypeVar
 import msgspec
 
 from widthfold_onnx.decide.decisions import Drafting
+from widthfold_onnx.decide.match import fit
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import SearchOptions, Shapes, Sizes, VerifyOptions
 from widthfold_onnx.progress import Step, progress
 from widthfold_onnx.results import SpeedVerdict
-from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.plan import EMPTY_PLAN, Plan
 from widthfold_onnx.rewrite.scratch import Scratch
 from widthfold_onnx.runtime.child import isolated

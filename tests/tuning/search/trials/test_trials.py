@@ -17,6 +17,7 @@ from tests.tuning.races import bench
 from tests.tuning.workers import sleeping
 from tests.tuning.world import WHOLE, World, doubled, enter
 from widthfold_onnx.decide.fixed import decide_fixed
+from widthfold_onnx.decide.match import FittedPlan, fit
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.loader import Model, load
 from widthfold_onnx.options import (
@@ -27,15 +28,11 @@ from widthfold_onnx.options import (
     Sizes,
 )
 from widthfold_onnx.results import Gain
-from widthfold_onnx.rewrite.fit import FittedPlan, fit
+from widthfold_onnx.rewrite.draft import CompanionPlan, Limits, PaddedLayer, PaddingPlan
 from widthfold_onnx.rewrite.plan import (
     EMPTY_PLAN,
-    CompanionPlan,
     LayerGain,
-    Limits,
     Origin,
-    PaddedLayer,
-    PaddingPlan,
     Plan,
     PlanTimes,
 )

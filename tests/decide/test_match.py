@@ -14,10 +14,10 @@ import widthfold_onnx as wf
 from tests.lacking import needs_prelu
 from tests.small_models import TWO_CONVS, build
 from widthfold_onnx import CheckFailedError, Plan
+from widthfold_onnx.decide.match import fit
 from widthfold_onnx.model.loader import Model
 from widthfold_onnx.options import Companion
-from widthfold_onnx.rewrite.fit import fit
-from widthfold_onnx.rewrite.plan import CompanionPlan
+from widthfold_onnx.rewrite.draft import CompanionPlan
 from widthfold_onnx.runtime import kernels
 
 

@@ -7,7 +7,7 @@ the plan are looked up, and each is replaced by its form (`rewrite.rewriting`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -16,15 +16,8 @@ from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.model.loader import Model
 from widthfold_onnx.options import Companion, FoldOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite.plan import (
-    CompanionPlan,
-    LayerPlan,
-    PaddedLayer,
-    PaddingPlan,
-    Plan,
-    differences,
-    structure_of,
-)
+from widthfold_onnx.rewrite.draft import CompanionPlan, PaddedLayer, PaddingPlan
+from widthfold_onnx.rewrite.plan import LayerPlan, Plan, differences
 from widthfold_onnx.rewrite.reading import ALREADY_FOLDED, Reading
 from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.companions import COMPANIONS
@@ -85,7 +78,7 @@ def fit(model: Model | Reading, plan: Plan) -> FittedPlan:
         reading = model
     else:
         companions = tuple(part for part in plan.companions if part not in problems)
-        reading = Reading.of(model, msgspec.structs.replace(plan, companions=companions))
+        reading = Reading.of(model, replace(plan.as_draft, companions=companions))
     if plan.is_changing and reading.is_folded:
         raise CheckFailedError(ALREADY_FOLDED.reason)
     try:
@@ -178,7 +171,7 @@ def _fitted_layer(
     layer = reading.layer(site)
     if isinstance(layer, Refusal):
         return Misfit(name, op, layer.reason)
-    if changes := differences(layer_plan.structure, structure_of(layer)):
+    if changes := differences(layer_plan.structure, layer.structure):
         return Misfit(name, op, "; ".join(changes))
     answer = form_of(layer, layer_plan.form, options)
     return Misfit(name, op, answer.reason) if isinstance(answer, Refusal) else (layer, answer)
