@@ -85,8 +85,15 @@ def shape_after(shape: Dims, moves: Iterable[Move]) -> Dims:
     return shape
 
 
-def inferred(moves: Iterable[MoveOrSum]) -> int:
-    """Return the most extents that a runtime must infer in one of some moves; it can infer one."""
+def inferred(moves: Sequence[MoveOrSum], *, shuffles: bool = False) -> int:
+    """Return the most extents that a runtime must infer in one of some moves; it can infer one.
+
+    Args:
+        moves: the moves.
+        shuffles: whether a pixel shuffle becomes one node, which infers none.
+    """
+    if shuffles and pixel_shuffle(moves) is not None:
+        return 0
     return max((move.inferred for move in moves if isinstance(move, Reshape)), default=0)
 
 

@@ -10,26 +10,12 @@ import hashlib
 from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
-import onnx
 
 from widthfold_onnx.algebra.packing import MoveOrSum, Reshape, ShiftedSum, pixel_shuffle
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.document import Attributes, Document, Graph, Node, Value, graph_of
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
-from widthfold_onnx.rules.op import BOUNDS_OPSET, PADS_OPSET, Vectors, as_inputs
-
-SHUFFLED = frozenset(
-    {
-        *(onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE),
-        *(onnx.TensorProto.INT8, onnx.TensorProto.UINT8),
-    }
-)
-"""Element types that the DepthToSpace of ONNX Runtime 1.31.1 supports on the CPU; the int32 sums
-of a ConvInteger are not among them."""
-
-
-CRD_OPSET = 11
-"""First operator set whose DepthToSpace has a mode (ONNX changelog)."""
+from widthfold_onnx.rules.op import BOUNDS_OPSET, PADS_OPSET, Vectors, as_inputs, can_shuffle
 
 
 class SharedConstants:
@@ -113,7 +99,8 @@ class Series(NodeBuilder):
     def append_moves(self, moves: Sequence[MoveOrSum], suffix: str) -> None:
         """Append moves; the moves of a pixel shuffle become one node."""
         block = pixel_shuffle(moves)
-        if block is not None and self._document.opset >= CRD_OPSET and self._is_shuffled():
+        element_type = self._document.element_type(self._graph, self._origin)
+        if block is not None and can_shuffle(self._document.opset, element_type):
             shuffle: Attributes = {"blocksize": block, "mode": "CRD"}
             self.append("DepthToSpace", f"{suffix}_depth_to_space", [self.value], shuffle)
             return
@@ -147,9 +134,6 @@ class Series(NodeBuilder):
         vectors, attributes = as_inputs(self._document, PADS_OPSET, {"pads": pads})
         inputs = [self.value, *self._constants(suffix, vectors)]
         self.append("Pad", suffix, inputs if zero is None else [*inputs, zero], attributes)
-
-    def _is_shuffled(self) -> bool:
-        return self._document.element_type(self._graph, self._origin) in SHUFFLED
 
     def extend(self, added_positions: Mapping[int, int], rank: int, zero: Value | None) -> None:
         """Append zeros, or `zero`: by axis as many positions as are added."""

@@ -22,7 +22,7 @@ from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.algebra.packing import Move, MoveOrSum
 from widthfold_onnx.arrays import Dims
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.layers import Layer
 
 # Value of an unknown spatial extent when sizes are compared; an unknown batch counts as 1.
@@ -44,6 +44,11 @@ number. `options.MAX_FACTOR` times a stride of 16 fits."""
 
 MAX_CHANNELS = 1 << 24
 """Largest number of channels of a spec that is read."""
+
+SEVERAL_UNKNOWN_EXTENTS = Refusal(
+    Code.SEVERAL_UNKNOWN_EXTENTS,
+    "more than one extent beside the folded axis is not known; a Reshape infers one",
+)
 
 Tile = Annotated[int, msgspec.Meta(ge=1, le=MAX_TILE)]
 Channels = Annotated[int, msgspec.Meta(ge=1, le=MAX_CHANNELS)]

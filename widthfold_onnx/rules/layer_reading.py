@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -32,7 +31,7 @@ from widthfold_onnx.rules.layers import (
     SampleCounts,
     Site,
 )
-from widthfold_onnx.rules.op import node_problem
+from widthfold_onnx.rules.op import can_shuffle, node_problem
 from widthfold_onnx.rules.quantization import (
     BYTE_TYPES,
     ExtentsOf,
@@ -104,13 +103,15 @@ def read_layer(
         return axes
     is_float = quantization is None or quantization.dequantized
     family: Callable[..., Layer] = ConvLayer
+    traits: dict[str, object] = {"shuffles": _shuffles(document, site)}
     if isinstance(operator, Product):
         stored = fixed(data) or ()
         order = operator.stored_order(node, len(stored))
-        samples = _samples_of(document, stored, order)
-        family = partial(ProductLayer, samples=samples, stored_rank=len(stored))
+        family = ProductLayer
+        traits = {"samples": _samples_of(document, stored, order), "stored_rank": len(stored)}
     result = family(
         **vars(site),
+        **traits,
         operator=operator,
         fixed_shape=fixed_dims,
         planned_shape=planned_dims,
@@ -256,6 +257,13 @@ def _shapes(
         operator.data_shape(node, dims, channels) for dims in (fixed, planned)
     )
     return fixed_dims, planned_dims, shape
+
+
+def _shuffles(document: Document, site: Site) -> bool:
+    """Check whether a DepthToSpace can return the result of a node."""
+    name = site.node.outputs[0].name or ""
+    element_type = document.shapes.element_type(site.scope.path, name)
+    return can_shuffle(document.opset, element_type)
 
 
 def _samples_of(document: Document, data: Dims, order: Sequence[int]) -> tuple[SampleCounts, ...]:

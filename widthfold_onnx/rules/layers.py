@@ -247,7 +247,13 @@ class Layer(Site, ABC):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ConvLayer(Layer):
-    """A linear operator along spatial axes; batch and spatial axes are folded."""
+    """A linear operator along spatial axes; batch and spatial axes are folded.
+
+    Attributes:
+        shuffles: a DepthToSpace can stand behind it.
+    """
+
+    shuffles: bool
 
     @cached_property
     def weight_groups(self) -> int:
@@ -259,6 +265,11 @@ class ConvLayer(Layer):
         if self.quantization is not None or math.gcd(*self.channels) == self.group:
             return self.group
         return most_groups(self.canonical_weight(), self.grouping)
+
+    @property
+    def forms_key(self) -> Hashable:
+        """The values that determine its forms, see `Layer.forms_key`."""
+        return (super().forms_key, self.shuffles)
 
     @property
     def position_names(self) -> tuple[str, ...]:

@@ -15,8 +15,8 @@ from widthfold_onnx.algebra.packing import inferred
 from widthfold_onnx.arrays import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.form import Answer, Form, ProposedFold
-from widthfold_onnx.rules.layers import Layer
+from widthfold_onnx.rules.form import SEVERAL_UNKNOWN_EXTENTS, Answer, Form, ProposedFold
+from widthfold_onnx.rules.layers import ConvLayer, Layer
 from widthfold_onnx.rules.quantization import runtime_moves_dequantizer
 
 MAX_WEIGHT_BYTES = 256 << 20
@@ -152,11 +152,9 @@ def declared_extent_problem(layer: Layer) -> Refusal | None:
 def _open_extents_problem(layer: Layer, form: Form) -> Refusal | None:
     """Refuse a form that constant Reshapes cannot express, or that needs a guard where none can be.
 
-    A Reshape copies dimensions at their place and infers one.
+    A Reshape copies dimensions at their place and infers one. A DepthToSpace takes any extents.
     """
-    if max(inferred(form.packing_moves), inferred(form.unpacking_moves)) > 1:
-        return Refusal(
-            Code.SEVERAL_UNKNOWN_EXTENTS,
-            "more than one extent beside the folded axis is not known; a Reshape infers one",
-        )
+    shuffles = isinstance(layer, ConvLayer) and layer.shuffles
+    if inferred(form.packing_moves) > 1 or inferred(form.unpacking_moves, shuffles=shuffles) > 1:
+        return SEVERAL_UNKNOWN_EXTENTS
     return guard_problem(layer) if guard_conditions(layer, form) else None

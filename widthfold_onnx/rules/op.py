@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 
 from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.model.document import Attributes, Document, Node
@@ -130,6 +131,24 @@ class Op:
 
 PADS_OPSET, BOUNDS_OPSET, PARTS_OPSET = 11, 10, 13
 """First operator sets in which pads of a Pad, bounds of a Slice and sizes of a Split are inputs."""
+
+CRD_OPSET = 11
+"""First operator set whose DepthToSpace has a mode (ONNX changelog)."""
+
+SHUFFLED = frozenset(
+    {
+        *(onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE),
+        *(onnx.TensorProto.INT8, onnx.TensorProto.UINT8),
+    }
+)
+"""Element types that the DepthToSpace of ONNX Runtime 1.31.1 supports on the CPU; the int32 sums
+of a ConvInteger are not among them."""
+
+
+def can_shuffle(opset: int, element_type: int) -> bool:
+    """Check whether a DepthToSpace can take the place of Reshapes and a Transpose."""
+    return opset >= CRD_OPSET and element_type in SHUFFLED
+
 
 Vectors = Mapping[str, Sequence[int]]
 

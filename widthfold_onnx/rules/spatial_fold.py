@@ -22,6 +22,7 @@ from widthfold_onnx.arrays import Dims, round_up
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.form import (
+    SEVERAL_UNKNOWN_EXTENTS,
     Ends,
     Form,
     FormSpec,
@@ -99,7 +100,9 @@ class SpatialFold(ProposedFold):
         fixed_shapes = (_fixed_shape(layer, in_shape), _fixed_shape(layer, out_shape))
         packing_moves, unpacking_moves = _moves(fold, fixed_shapes, tile_major=False)
         views = are_views((*packing_moves, *unpacking_moves))
-        infers_several = max(inferred(packing_moves), inferred(unpacking_moves)) > 1
+        infers_several = inferred(packing_moves) > 1 or (
+            inferred(unpacking_moves, shuffles=layer.shuffles) > 1
+        )
         # A dequantized grouped Conv would need tile-major groups, which no layout has.
         has_layout = not (layer.is_dequantized and fold.group > 1)
         tile_major = (fold.tile_major or infers_several) and not views and has_layout
@@ -188,7 +191,10 @@ def _ends(
         )
     )
     reason = None
-    if out_shape != layer.output_shape:
+    if output_layout and inferred(output_layout.moves(fixed_shapes[1], inverse=True)) > 1:
+        # Behind ops that follow, such as a Cast to int32, there may be no DepthToSpace.
+        output_layout, reason = None, SEVERAL_UNKNOWN_EXTENTS
+    elif out_shape != layer.output_shape:
         reason = Refusal(Code.CUT, f"{list(out_shape)} is cut to {list(layer.output_shape)}")
     elif is_apart:
         reason = Refusal(Code.GROUPED_CHANNELS_LAST, "groups lie apart in NHWC")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto
 
 from tests.folding import read, rewritten
 from tests.rewrite.graphs import Builder, ops
@@ -41,7 +42,9 @@ def sub_pixel(model: onnx.ModelProto, options: FoldOptions) -> tuple[onnx.ModelP
     return rewritten(model, options, choose), answers
 
 
-@pytest.mark.parametrize("dims", [[2, 3, "h", 7], [2, 3, 5, "w"]])
+@pytest.mark.parametrize(
+    "dims", [[2, 3, "h", 7], [2, 3, 5, "w"], [2, 3, "h", "w"], ["n", 3, "h", "w"]]
+)
 @pytest.mark.parametrize(("kernel", "pads"), [EVEN, ODD, (2, [0] * 4), (3, [1, 1, 0, 0])])
 def test_it_is_right_at_every_extent(dims, kernel, pads) -> None:
     model = upsampling(dims, kernel, pads)
@@ -57,9 +60,30 @@ def test_it_is_right_at_every_extent(dims, kernel, pads) -> None:
 
 
 def test_two_open_extents_are_more_than_a_reshape_infers() -> None:
-    _, (refusal,) = sub_pixel(upsampling([2, 3, "h", "w"], *ODD), ASSUMED)
+    """Below operator set 11 no DepthToSpace has this order."""
+    model = upsampling([2, 3, "h", "w"], *ODD)
+    model.opset_import[0].version = 10
+    _, (refusal,) = sub_pixel(model, ASSUMED)
     assert isinstance(refusal, Refusal)
     assert refusal.code == "several-unknown-extents"
+
+
+def test_what_reads_a_shuffle_of_open_extents_is_not_packed() -> None:
+    """A DepthToSpace of the runtime takes no int32: the Cast stands behind it."""
+    model = upsampling([2, 3, "h", "w"], *EVEN)
+    g = model.graph
+    g.node.append(onnx.helper.make_node("Cast", [g.output[0].name], ["i"], to=TensorProto.INT32))
+    g.node.append(onnx.helper.make_node("Abs", ["i"], ["j"]))
+    del g.output[:]
+    g.output.append(onnx.helper.make_tensor_value_info("j", TensorProto.INT32, [None] * 4))
+    result, (form,) = sub_pixel(model, ASSUMED)
+    assert isinstance(form, Form)
+    assert form.ends.output_layout is None
+    assert form.ends.logical_reason is not None
+    assert form.ends.logical_reason.code == Code.SEVERAL_UNKNOWN_EXTENTS
+    assert ops(result).index("DepthToSpace") < ops(result).index("Cast")
+    x = np.random.default_rng(0).integers(-3, 4, (2, 3, 5, 11)).astype(np.float32)
+    np.testing.assert_array_equal(run(result, x)[0], run(model, x)[0])
 
 
 @pytest.mark.parametrize(("layer", "verdict"), [(EVEN, "equal"), (ODD, "different")])

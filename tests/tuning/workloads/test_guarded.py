@@ -55,7 +55,9 @@ def test_what_a_guard_stands_for_is_a_form_where_it_would_be_measured(
         assert refusal.reason == "at 1 x 3, where it would be measured, it has no form"
 
 
-@pytest.mark.parametrize(("width", "axes"), [(16, {"width"}), ("w", {"width", "height"})])
+@pytest.mark.parametrize(
+    ("width", "axes"), [(16, {"width"}), ("w", {"width", "height", "height+width"})]
+)
 def test_folds_of_fixed_extents_go_before_what_needs_a_guard(width: int | str, axes: set) -> None:
     layer = conv([1, 2, "h", width], (3, 2, 3, 3), pads=[1, 1, 1, 1])
     workload = workload_of(layer, FoldOptions(), {"x": (1, 2, 8, 16)})

@@ -108,7 +108,7 @@ PLANNED = "decides which forms exist; the measured extents are given beside the 
 VALUES = "layers that differ in their numbers alone take equally long"
 NOT_IN_THE_SUBJECT = {
     **dict.fromkeys(("node", "scope", "name"), IDENTITY),
-    **dict.fromkeys(("fixed_shape", "planned_shape", "samples", "opset"), PLANNED),
+    **dict.fromkeys(("fixed_shape", "planned_shape", "samples", "opset", "shuffles"), PLANNED),
     **dict.fromkeys(("is_open", "pad_period"), PLANNED),
     "read_weight": VALUES,
     "parameters": "the weight alone and the other parameters are changed one after the other",
