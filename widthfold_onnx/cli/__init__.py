@@ -1,6 +1,6 @@
 """The command line: one file per command; each parses, calls, renders and exits.
 
-`pyproject.toml` names the command; nothing else imports it. Heavy modules are imported inside the
+`pyproject.toml` names the command. Heavy modules are imported inside the
 commands, and renderers after the work. So `--help` answers at once, and a file that is no model is
 refused at once.
 """

@@ -2,6 +2,5 @@
 
 `decisions` drafts plans and chooses forms; `fixed` decides at a factor, and returns a
 `decided_plan`. `match` finds the parts of a plan in a model. `inspection` shows the forms of each
-axis, `hints` finds options that would fold a layer, `outcomes` reports what a plan does. `api`,
-`cli`, `evidence`, `mlir`, `pipeline` and `tuning` import it.
+axis, `hints` finds options that would fold a layer, `outcomes` reports what a plan does.
 """

@@ -2,7 +2,7 @@
 
 `verify_files` starts `checks` in a child process; `checks` calls `interface`, `proof`, `integers`,
 `parity` and `timing`, and adds up their findings. Models run with `exact_kernels`. `saturation`
-leaves out forms before a search. `pipeline`, `api` and `cli` import it.
+leaves out forms before a search.
 """
 
 from __future__ import annotations

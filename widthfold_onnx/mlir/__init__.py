@@ -2,8 +2,7 @@
 
 `operations` reads them as layers, `emission` puts folded operations in their place, `files` goes
 from file to file. They take IREE's bindings of MLIR from here, which are imported at their first
-use. Forms, moves and weights come from `algebra`, `rules` and `rewrite`, as for an ONNX model;
-`cli` imports it.
+use. Forms, moves and weights come from `algebra`, `rules` and `rewrite`, as for an ONNX model.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ A description says where the inputs of a node are, and how its data lies. It tur
 into [O, C/group, *kernel] and back, and returns the attributes of the folded node. To add an
 operator, write a description and a line of `OPERATORS`.
 
-`rules` and everything above import it.
 `evidence.proof` has definitions of its own.
 """
 

@@ -1,5 +1,4 @@
 """Show results: one module for each format; `formats` chooses and writes, `console` prints.
 
-`described` turns a result into the tables and lines that every format shows. `api`, `cli`
-and `olive` import it.
+`described` turns a result into the tables and lines that every format shows.
 """

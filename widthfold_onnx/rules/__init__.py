@@ -4,6 +4,5 @@
 *kernel] that slides over axes of positions. `enumeration` lists its forms (`form`), `spatial_fold`
 and `row_fold` plan their moves, and `legality` checks every form. `selection` picks a form, or
 lists the forms that a search tries. `op` reads the ops between layers, for `companions`,
-`propagation` and `padding`. Rules never change the graph. `rewrite` and everything above
-import it.
+`propagation` and `padding`. Rules never change the graph.
 """

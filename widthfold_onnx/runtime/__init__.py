@@ -2,5 +2,5 @@
 
 `session` and `inputs` run a model, in a `child` process or not. `contest` times two, by `clock`,
 `settings` and `intervals`. `environment` and `kernels` tell of the machine. Nothing else of the
-package imports onnxruntime. `rules` and everything above import it.
+package imports onnxruntime.
 """

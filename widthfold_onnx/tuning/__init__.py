@@ -3,5 +3,5 @@
 `search` decides for one model, `tune` measures many. `layers` lists the layers of a model with
 their forms, `workloads` cuts them out, `cost` predicts their times for `targets`. `bench` answers
 from the `store` or measures: `successive_halving` races forms here or on a `cluster`, as long as
-`effort` says; a `measurement` is the result. `api`, `cli` and `pipeline` import it.
+`effort` says; a `measurement` is the result.
 """

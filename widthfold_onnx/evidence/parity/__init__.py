@@ -5,5 +5,5 @@
 branches that none of them reaches. `original_runs` runs the original, also as shaken copies, and
 finds where it overflows; `truth` runs it in float64.
 
-It reads of the proof whether it holds, and its float64 operators. `evidence` imports it.
+It reads of the proof whether it holds, and its float64 operators.
 """

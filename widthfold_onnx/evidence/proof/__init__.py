@@ -4,5 +4,4 @@
 the definitions in `operators`. `proving` compares two models at `sizes`, and `doubt` explains a
 difference by `float64`. The package imports `model` and the files below: it knows no rule, no fold
 and no operator description, and shares with the rewriting how models are read and shapes inferred.
-`evidence` and `pipeline` import it.
 """

@@ -2,5 +2,5 @@
 
 `speed` judges both models at the settings that suit them best; `requirement` compares the result
 with the least speed-up that the caller asks for, or with a saved report. `profile` measures the
-nodes. `evidence` imports it.
+nodes.
 """

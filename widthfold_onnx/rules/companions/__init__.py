@@ -1,7 +1,7 @@
 """Find ops around low-channel layers that an equal op computes faster: companions of the fold.
 
 A rule is a file, which states its match and why the exchange is exact; `COMPANIONS` lists all, five
-at most. `decide`, `rewrite` and `tuning` import it.
+at most.
 `evidence.proof` reads no rule: it defines the ops on both sides.
 """
 

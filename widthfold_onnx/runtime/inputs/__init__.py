@@ -1,4 +1,1 @@
-"""Make or read the inputs of a model: stored sets, random sets, and their sizes.
-
-`runtime` and everything above import it.
-"""
+"""Make or read the inputs of a model: stored sets, random sets, and their sizes."""

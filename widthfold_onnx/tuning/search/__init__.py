@@ -1,8 +1,7 @@
 """Search the forms that make the model faster: measure layer by layer, decide by the whole model.
 
 `search` runs the stages: `context`, `companions`, `level_search`, `settling` (by `agreement`),
-`padding`, `finished_search`; `trials` times whole models by `timers`. `pipeline` and `tuning`
-import it.
+`padding`, `finished_search`; `trials` times whole models by `timers`.
 """
 
 from __future__ import annotations

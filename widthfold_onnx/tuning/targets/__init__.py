@@ -1,7 +1,7 @@
 """Load the devices that times can be predicted for: one TOML file each.
 
 The numbers come from data sheets and sources; `[source]` names the origin of each.
-Numbers of CPUs are per core. `cli` and `tuning` import it.
+Numbers of CPUs are per core.
 """
 
 from __future__ import annotations

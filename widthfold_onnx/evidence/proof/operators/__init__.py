@@ -4,7 +4,6 @@
 `functions` random functions of elements, windows and lines, `quantization` integers on a grid.
 Every other operator is a random function of all that it reads. It returns equal values for equal
 operands, and different values for different operands, but for a probability that `proving` bounds.
-`evidence` imports it.
 """
 
 from __future__ import annotations
