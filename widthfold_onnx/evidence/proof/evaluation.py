@@ -28,13 +28,11 @@ from widthfold_onnx.evidence.proof.values import (
     TensorType,
     UnevaluableError,
     Value,
+    check_size,
 )
 from widthfold_onnx.model.proto.scope import NameScope, describe_node
 from widthfold_onnx.model.proto.walk import body_path, domain_name, is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
-
-MAX_EVALUATED_ELEMENTS = 1 << 27
-"""Largest value that is evaluated; it takes 20 bytes for each element."""
 
 Body = tuple[str, NameScope]
 """The place of a graph in its node, and the graph, see `NameScope.inner`."""
@@ -180,8 +178,8 @@ class Evaluation:
         extents = self.table.extents(path, name)
         if extents is None and name in self.agreed_types and not path:
             extents = self.agreed_types[name][0]
-        if extents is not None and math.prod(extents) > MAX_EVALUATED_ELEMENTS:
-            raise UnevaluableError(f"{list(extents)} are too many elements")
+        if extents is not None:
+            check_size(extents)
         return extents
 
     def _node(self, frame: _Frame, index: int) -> list[Value]:

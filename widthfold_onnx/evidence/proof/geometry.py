@@ -15,15 +15,23 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.field import Modulus, dot, number_type, remainder
-from widthfold_onnx.evidence.proof.values import UnevaluableError
+from widthfold_onnx.evidence.proof.values import UnevaluableError, check_size
 from widthfold_onnx.model.shapes.inference import RawAttributes
 
 
 def padded(
     array: Array, begins: Sequence[int], ends: Sequence[int], mode: Any = "constant", **fill: Any
 ) -> Array:
-    """Pad an array at both ends of its axes, and cut it where a number is negative."""
+    """Pad an array at both ends of its axes, and cut it where a number is negative.
+
+    Raises:
+        UnevaluableError: more is cut than there is, or the result is too large.
+    """
+    extents = [sum(parts) for parts in zip(array.shape, begins, ends, strict=True)]
+    if min(extents, default=0) < 0:
+        raise UnevaluableError(f"its result would have the extents {extents}")
     sides = [(max(b, 0), max(e, 0)) for b, e in zip(begins, ends, strict=True)]
+    check_size([n + sum(pair) for n, pair in zip(array.shape, sides, strict=True)])
     wide = np.pad(array, sides, mode, **fill)
     cuts = zip(begins, ends, wide.shape, strict=True)
     return np.asarray(wide[*(slice(max(-b, 0), n - max(-e, 0)) for b, e, n in cuts)])
@@ -159,11 +167,12 @@ def read_transposed_windows(
     strides, dilations, begins, ends = _steps(attributes, kernel, extents)
     rank = len(kernel)
     output_padding = tuple(attributes.get("output_padding") or (0,) * rank)
-    if len(output_padding) != rank:
+    output_shape = attributes.get("output_shape")
+    if len(output_padding) != rank or (output_shape and len(output_shape) < rank):
         raise UnevaluableError(f"its attributes do not fit {rank} spatial axes")
     auto_pad = attributes.get("auto_pad", "NOTSET")
-    output_shape = attributes.get("output_shape")
     windows = Windows(tuple(kernel), strides, dilations, (), (), tuple(extents))
+    check_size(windows.reach)
     if not output_shape and auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         # Both the runtime and onnx's inference append no positions that no tap reaches.
         reached = [sum(pair) for pair in zip(windows.reach, output_padding, strict=True)]
@@ -229,7 +238,8 @@ def conv_transpose(
         UnevaluableError: the channels do not fit.
     """
     outputs, count = weight.shape[1] * group, math.prod(windows.counts)
-    check_groups(data.shape[1], outputs, group, weight.shape[0] // max(group, 1))
+    # Groups divide the weight's inputs [C]; its outputs are those of one group.
+    check_groups(data.shape[1], weight.shape[0], group, weight.shape[0] // max(group, 1))
     columns = data.reshape(len(data), group, data.shape[1] // group, count)
     rows = weight.reshape(group, weight.shape[0] // group, *weight.shape[1:]).swapaxes(1, 2)
     result = np.zeros((len(data), group, weight.shape[1], *windows.reach))

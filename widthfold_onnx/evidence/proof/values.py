@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,8 +39,33 @@ ROUNDED = 2
 """`Elements.constants` of a constant that was computed from others, as for a product of two."""
 
 
+MAX_EVALUATED_ELEMENTS = 1 << 27
+"""Largest value that is evaluated; it takes 20 bytes for each element."""
+
+
 class UnevaluableError(Exception):
     """A node that cannot be computed on its inputs, as no runtime could."""
+
+
+def check_size(extents: Sequence[int]) -> None:
+    """Check that a value is small enough to be evaluated.
+
+    Raises:
+        UnevaluableError: it is not.
+    """
+    if math.prod(extents) > MAX_EVALUATED_ELEMENTS:
+        raise UnevaluableError(f"{list(extents)} are too many elements")
+
+
+def from_first(axis: int, rank: int) -> int:
+    """Count an axis from the first one; a negative one is counted from the end.
+
+    Raises:
+        UnevaluableError: there is no such axis.
+    """
+    if not -rank <= axis < rank:
+        raise UnevaluableError(f"its axis {axis} is none of {rank}")
+    return axis % rank
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,6 +256,17 @@ class Call:
         if value.array.dtype.kind in "OSUTc":
             raise UnevaluableError(f"input {index} holds no numbers")
         return value.array
+
+    def whole_numbers(self, index: int) -> Array | None:
+        """Return the whole numbers of an input, None where it is left out or not known.
+
+        Raises:
+            UnevaluableError: it holds others.
+        """
+        array = self.numbers(index)
+        if array is not None and array.dtype.kind not in "iu":
+            raise UnevaluableError(f"input {index} holds no whole numbers")
+        return array
 
     def attribute(self, name: str) -> Any:
         """Return an attribute that must be there.

@@ -18,9 +18,44 @@ from widthfold_onnx.evidence.proof.values import UnevaluableError
     ("text", "constants", "reason"),
     [
         ("y = LeakyRelu <alpha = 0.5> (x, x)", {}, ""),
-        ("y = CumSum (x, k)", {"k": np.array([0, 1])}, "no sense"),
+        ("y = CumSum (x, k)", {"k": np.array([0, 1])}, r"one number is needed, not \[2\]"),
+        ("y = CumSum (x, k)", {"k": np.array(2)}, "its axis 2 is none of 2"),
+        ("y = CumSum (x, k)", {"k": np.float32("nan")}, "no whole numbers"),
+        ("y = TopK (x, k)", {"k": np.array([-1])}, r"\[-1\] positions"),
+        ("y = TopK (x, k)", {"k": np.array([1 << 62])}, "too many elements"),
         ("y = ReduceSum (x, k)", {"k": np.array([0.5], np.float32)}, "no whole numbers"),
-        ("y = Clip (x, k)", {"k": np.zeros(3, np.float32)}, "no sense|extents"),
+        ("y = Clip (x, k)", {"k": np.zeros(3, np.float32)}, r"one number is needed, not \[3\]"),
+        ("y = Pad (x, k)", {"k": np.array([1, 2, 3])}, "3 pads for 2 axes"),
+        ("y = Pad (x, k)", {"k": np.array([-3, 0, 0, 0])}, r"extents \[-1, 3\]"),
+        ("y = Pad (x, k)", {"k": np.array([1 << 62, 0, 0, 0])}, "too many elements"),
+        ('y = Pad <mode = "mean"> (x, k)', {"k": np.array([0, 1, 0, 0])}, "its mode 'mean'"),
+        ("y = Pad (x, k, z)", {"k": np.ones(4, int), "z": np.zeros(2, np.float32)}, "one number"),
+        ("y = Pad (x, k, , a)", {"k": np.ones(2, int), "a": np.array([5])}, "axis 5 is none of 2"),
+        ("y = Gather (x, k)", {"k": np.array([9])}, "fails on inputs"),
+        ("y = Resize (x, , k)", {"k": np.float32([1, np.inf])}, r"its scales are \[1.0, inf\]"),
+        ("y = Resize (x, , k)", {"k": np.float32([1, np.nan])}, "its scales are"),
+        ("y = Resize (x, , , k)", {"k": np.array([1 << 40, 1 << 40])}, "too many elements"),
+        ("y = Max ()", {}, "fails on inputs"),
+        (
+            "y = AveragePool <kernel_shape = [3], pads = [4611686018427387904, 0]> (c)",
+            {"c": np.ones((1, 1, 7), np.float32)},
+            "too many elements",
+        ),
+        (
+            "y = ConvTranspose <strides = [4611686018427387904]> (c, k)",
+            {"c": np.ones((1, 1, 7), np.float32), "k": np.ones((1, 1, 3), np.float32)},
+            "too many elements",
+        ),
+        (
+            "y = ConvTranspose <output_shape = [9]> (c, k)",
+            {"c": np.ones((1, 1, 2, 2, 2), np.float32), "k": np.ones((1, 1, 3, 3, 3), np.float32)},
+            "do not fit 3 spatial axes",
+        ),
+        (
+            "y = ConvTranspose <group = 2> (c, k)",
+            {"c": np.ones((1, 2, 7), np.float32), "k": np.ones((3, 1, 3), np.float32)},
+            "do not fit a weight",
+        ),
         ("y = Add (x)", {}, "1 inputs, not 2"),
         ("y = Einsum (x, x)", {}, "equation is missing"),
         ('y = com.microsoft.FusedConv <group = "2"> (x, x)', {}, "another type"),
@@ -44,7 +79,7 @@ def test_a_node_that_no_runtime_takes_is_no_fault_of_ours(text, constants, reaso
             evaluation.run(["y"])
 
 
-@pytest.mark.parametrize("error", [TypeError, KeyError, ZeroDivisionError, AttributeError])
+@pytest.mark.parametrize("error", [TypeError, IndexError, OverflowError, ValueError])
 def test_a_fault_of_ours_is_no_verdict(error, monkeypatch):
     def broken(_):
         raise error("a fault")

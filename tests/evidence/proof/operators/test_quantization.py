@@ -21,7 +21,7 @@ from tests.evidence.proof.operators.one_node import (
     reference,
     same,
 )
-from widthfold_onnx.evidence.proof.values import KnownValue
+from widthfold_onnx.evidence.proof.values import KnownValue, UnevaluableError
 
 
 def integers(seed: int, kind: type, *shape: int) -> np.ndarray:
@@ -102,6 +102,23 @@ def test_dequantize_linear(scales: tuple[int, ...], attributes: dict[str, int]) 
         **attributes,
     )
     same(value, expected)
+
+
+@pytest.mark.parametrize(
+    ("scales", "attributes", "reason"),
+    [
+        ((3, 3, 2), {"axis": 1, "block_size": -2}, "for blocks of -2"),
+        ((3, 2), {"axis": 1, "block_size": 2}, r"\[3, 2\] for blocks of 2 in \[3, 5, 2\]"),
+        ((3, 3, 2), {"axis": 7, "block_size": 2}, "its axis 7 is none of 3"),
+        ((3, 2, 2), {"axis": 1, "block_size": 2}, "do not fit together"),
+    ],
+)
+def test_scales_of_blocks_that_do_not_fit(
+    scales: tuple[int, ...], attributes: dict[str, int], reason: str
+) -> None:
+    x, scale = integers(0, np.int8, 3, 5, 2), KnownValue(np.ones(scales, np.float32))
+    with pytest.raises(UnevaluableError, match=reason):
+        evaluated("DequantizeLinear", elements(x), scale, **attributes)
 
 
 @pytest.mark.parametrize("change", [(0, 0), (1, 0), (0, 1)])

@@ -14,9 +14,8 @@ from dataclasses import replace
 import numpy as np
 import onnx
 
-from widthfold_onnx.errors import note_swallowed
 from widthfold_onnx.evidence.proof.field import key_of, variables
-from widthfold_onnx.evidence.proof.operators.arithmetic import MOVING, function_of, move, pad
+from widthfold_onnx.evidence.proof.operators.arithmetic import MOVING, function_of, move, pad, run
 from widthfold_onnx.evidence.proof.operators.functions import (
     COMMUTATIVE,
     ELEMENT_FUNCTIONS,
@@ -33,10 +32,8 @@ from widthfold_onnx.evidence.proof.values import (
     KnownValue,
     Meaning,
     OpaqueValue,
-    UnevaluableError,
     Value,
 )
-from widthfold_onnx.model.proto.constant_folding import run_reference
 from widthfold_onnx.model.proto.walk import FLAGS, is_default
 from widthfold_onnx.model.shapes.inference import RawAttributes
 
@@ -145,7 +142,12 @@ def evaluate(call: Call, *, is_exact: bool = False) -> tuple[list[Value], bool]:
 
 
 def _of_elements(call: Call) -> list[Value] | None:
-    """Compute a node on elements; None where no entry of `MEANINGS` describes it."""
+    """Compute a node on elements; None where no entry of `MEANINGS` describes it.
+
+    Raises:
+        UnevaluableError: no runtime could compute it. A meaning checks its operands and attributes
+            itself; what else it raises is a fault of ours.
+    """
     name = operator(call.node)
     meaning = MEANINGS.get(name)
     if name in OF_FLOATS and call.element_type(0) not in FLOATS:
@@ -157,12 +159,7 @@ def _of_elements(call: Call) -> list[Value] | None:
         or (name in BROADCAST_OPERATORS and not call.broadcasts())
     ):
         return None
-    try:
-        result = meaning(call)
-    except (IndexError, OverflowError, ValueError) as error:
-        # Extents, axes and places that do not fit, for which numpy raises errors of its own.
-        note_swallowed(f"{name} counts as no sense")
-        raise UnevaluableError(f"it makes no sense ({error})") from error
+    result = meaning(call)
     if result is not None and name in WRAPPING and call.element_type(0) not in (*FLOATS, 0):
         key = key_of("whole numbers", call.element_type(0))
         return [function_of(key, [value]) for value in result if isinstance(value, Elements)]
@@ -229,10 +226,7 @@ def _of_constants(call: Call) -> list[KnownValue] | None:
     if name not in COMPUTED | EXACT or (name in COMPUTED and not call.is_modern()):
         return None
     operands = [value.array if isinstance(value, KnownValue) else None for value in call.inputs]
-    try:
-        arrays = run_reference(call.node, operands, call.opset)
-    except ValueError as error:
-        raise UnevaluableError(f"it {error}") from error
+    arrays = run(call, operands)
     if arrays is None:
         return None
     constants = [value for value in call.inputs if isinstance(value, KnownValue)]

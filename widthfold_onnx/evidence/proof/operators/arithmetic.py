@@ -32,6 +32,7 @@ from widthfold_onnx.evidence.proof.values import (
     UnevaluableError,
     Value,
     broadcast_shape,
+    from_first,
 )
 from widthfold_onnx.model.proto.constant_folding import run_reference
 
@@ -121,6 +122,17 @@ def reshaped(value: Tensor, shape: Sequence[int]) -> Tensor:
     return map_arrays(value, lambda array: array.reshape(shape))
 
 
+def scalar(value: Tensor) -> Tensor:
+    """Make a scalar of a tensor of one element.
+
+    Raises:
+        UnevaluableError: it has several, or none.
+    """
+    if math.prod(value.shape) != 1:
+        raise UnevaluableError(f"one number is needed, not {list(value.shape)}")
+    return reshaped(value, ())
+
+
 def along(value: Tensor, axis: int, rank: int) -> Tensor:
     """Reshape a vector, so that it is broadcast along one axis of a tensor; a scalar stays one.
 
@@ -129,9 +141,10 @@ def along(value: Tensor, axis: int, rank: int) -> Tensor:
     """
     if np.prod(value.shape) == 1:
         return reshaped(value, ())
-    if len(value.shape) != 1 or not -rank <= axis < rank:
-        raise UnevaluableError(f"{list(value.shape)} along an axis of rank {rank}")
-    return reshaped(value, [-1 if i == axis % rank else 1 for i in range(rank)])
+    if len(value.shape) != 1:
+        raise UnevaluableError(f"{list(value.shape)} along one axis")
+    place = from_first(axis, rank)
+    return reshaped(value, [-1 if i == place else 1 for i in range(rank)])
 
 
 def matrix_product(a: Tensor, b: Tensor) -> Elements:
@@ -170,6 +183,18 @@ PAD_INPUTS_OPSET = 11
 """Version of the operator set since which Pad has inputs in place of attributes."""
 
 
+def run(call: Call, operands: Sequence[Array | None]) -> list[Array] | None:
+    """Run a node on arrays; None where the reference implementation does not know the operator.
+
+    Raises:
+        UnevaluableError: it fails on them.
+    """
+    try:
+        return run_reference(call.node, operands, call.opset)
+    except ValueError as error:
+        raise UnevaluableError(f"it {error}") from error
+
+
 def move(call: Call) -> list[Value] | None:
     """Move elements; None if their new places depend on the inputs of the model."""
     count = len(call.inputs) if call.node.op_type == "Concat" else 1
@@ -179,7 +204,7 @@ def move(call: Call) -> list[Value] | None:
     places = [call.numbers(i) for i in range(count, len(call.inputs))]
     results = []
     for draws in zip(*(value.draws for value in data), strict=True):
-        result = run_reference(call.node, [*draws, *places], call.opset)
+        result = run(call, [*draws, *places])
         if result is None:
             return None
         results.append(result)
@@ -187,24 +212,38 @@ def move(call: Call) -> list[Value] | None:
     return [replace(polynomial(parts, *data), grid=grid) for parts in zip(*results, strict=True)]
 
 
+_PAD_MODES = ("constant", "edge", "reflect", "wrap")
+
+
 def pad(call: Call) -> list[Value] | None:
     """Pad, or cut where a number is negative; None where the result is not defined, or not known.
 
     ONNX defines the order of padding and cutting only for the mode "constant".
+
+    Raises:
+        UnevaluableError: mode, axes, pads or fill do not fit the data.
     """
     data, attributes = call.tensor(0), call.attributes
     rank, mode = len(data.shape), attributes.get("mode", "constant")
-    pads, fill, axes = call.numbers(1), call.optional(2), call.numbers(3)
+    pads, fill, axes = call.whole_numbers(1), call.optional(2), call.whole_numbers(3)
     if call.opset < PAD_INPUTS_OPSET:
         pads = np.array(call.attribute("pads" if "pads" in attributes else "paddings"))
         fill = KnownValue(np.array(attributes.get("value", 0.0)))
     if pads is None or (axes is None and call.optional(3) is not None):
         return None
-    fill = KnownValue(np.array(0.0)) if fill is None or mode != "constant" else reshaped(fill, ())
+    if mode not in _PAD_MODES:
+        raise UnevaluableError(f"its mode {mode!r} is none of {', '.join(_PAD_MODES)}")
+    fill = KnownValue(np.array(0.0)) if fill is None or mode != "constant" else scalar(fill)
+    numbers = range(rank) if axes is None else axes.ravel().tolist()
+    places = [from_first(number, rank) for number in numbers]
+    if pads.size != 2 * len(places):
+        raise UnevaluableError(f"{pads.size} pads for {len(places)} axes")
     sides = np.zeros((2, rank), np.int64)
-    sides[:, slice(None) if axes is None else axes] = pads.reshape(2, -1)
+    sides[:, places] = pads.reshape(2, -1)
     if mode != "constant" and (sides < 0).any():
         return None
+    if mode != "constant" and 0 in data.shape:
+        raise UnevaluableError("nothing can be repeated of empty data")
 
     begins, ends = sides.tolist()
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import onnx
@@ -21,6 +22,7 @@ from widthfold_onnx.evidence.proof.operators.arithmetic import (
     plus,
     quotient,
     reshaped,
+    scalar,
     times,
 )
 from widthfold_onnx.evidence.proof.operators.polynomials import (
@@ -40,6 +42,8 @@ from widthfold_onnx.evidence.proof.values import (
     UnevaluableError,
     Value,
     broadcast_shape,
+    check_size,
+    from_first,
     meaning_of,
 )
 from widthfold_onnx.model.shapes.inference import RawAttributes
@@ -125,7 +129,7 @@ def _clip(call: Call) -> list[Value]:
         if bound is None or (isinstance(bound, KnownValue) and _is_no_bound(call, name, bound)):
             continue
         node = helper.make_node(op_type, ["x", "bound"], ["y"])
-        operands = [result, reshaped(bound, ())]
+        operands = [result, scalar(bound)]
         (value,) = _extremum(replace(call, node=node, attributes={}, inputs=operands))
         assert isinstance(value, KnownValue | Elements)
         result = value
@@ -319,7 +323,7 @@ def _fused_conv(call: Call) -> list[Value]:
 def _resize(call: Call) -> list[Value] | None:
     """Return a function of the whole lines through a position, along the axes that change."""
     data, attributes = call.tensor(0), call.attributes
-    scales, sizes = (call.numbers(i) for i in (2 if call.opset >= 11 else 1, 3))
+    scales, sizes = call.numbers(2 if call.opset >= 11 else 1), call.whole_numbers(3)
     rank = len(data.shape)
     is_plain = (
         attributes.get("coordinate_transformation_mode") != "tf_crop_and_resize"
@@ -331,13 +335,13 @@ def _resize(call: Call) -> list[Value] | None:
         axes = [i for i in range(rank) if extents[i] != data.shape[i]]
     elif is_plain and scales is not None and scales.shape == (rank,):
         factors = [float(scale) for scale in scales]
+        if not all(0 < factor < math.inf for factor in factors):
+            raise UnevaluableError(f"its scales are {factors}")
         ends = zip(data.shape, scales, strict=True)
         extents = [int(np.floor(np.float32(extent) * scale)) for extent, scale in ends]
         axes = [i for i in range(rank) if factors[i] != 1]
     else:
         return None
-    if min(extents, default=0) < 0:
-        raise UnevaluableError(f"its result would have the extents {extents}")
     lengths = [(data.shape[i], extents[i]) for i in axes]
     ratios = [(*pair, factors[i]) for i, pair in zip(axes, lengths, strict=True)]
     named_call = replace(call, attributes=_coordinates(call, lengths, [factors[i] for i in axes]))
@@ -371,23 +375,20 @@ def _coordinates(
 def _of_lines(call: Call) -> list[Value] | None:
     """Return random functions of the lines along an axis; the number of the axis has no effect."""
     data, attributes = call.tensor(0), dict(call.attributes)
-    rank, name, operand = len(data.shape), call.node.op_type, call.numbers(1)
+    rank, name, operand = len(data.shape), call.node.op_type, call.whole_numbers(1)
     axis, count, keepdims = (attributes.pop(key, None) for key in ("axis", "k", "keepdims"))
     if len(call.tensors) > 1:  # where the line runs, or how much of it is kept
         axis, count = (operand, count) if name == "CumSum" else (axis, operand)
     if axis is None or (name == "TopK" and count is None):
         return None
-    start = int(np.asarray(axis).reshape(()))  # the runtime takes an axis of shape [1], too
-    if not -rank <= start < rank:
-        raise UnevaluableError(f"its axis {start} is none of {rank}")
-    start %= rank
+    start = from_first(_integer(axis), rank)
     stop = rank if name in COERCED and call.opset < 13 else start + 1
     axes = list(range(start, stop))
     extents = [data.shape[i] for i in axes]
     if name in ("ArgMax", "ArgMin"):
         extents = [1]
     elif count is not None:
-        extents = [int(np.asarray(count).reshape(()))]
+        extents = [_integer(count)]
     line_call = replace(call, attributes=attributes, inputs=[data])
     results: list[Tensor] = [
         _along_lines(line_call, data, axes, extents, (i, count is not None and extents))
@@ -396,6 +397,13 @@ def _of_lines(call: Call) -> list[Value] | None:
     if keepdims == 0:
         results = [reshaped(result, reduced_extents(call, data.shape, axes)) for result in results]
     return list(results)
+
+
+def _integer(number: Any) -> int:
+    """Read an attribute or a tensor of one element: the runtime takes an axis of shape [1], too."""
+    value = scalar(KnownValue(np.asarray(number)))
+    assert isinstance(value, KnownValue)
+    return int(value.array)
 
 
 def _along_lines(
@@ -409,8 +417,14 @@ def _along_lines(
         axes: the axes of the lines.
         extents: extents of the result along these axes.
         description: names the function, beside the operator and its attributes.
+
+    Raises:
+        UnevaluableError: an extent is negative, or the result is too large.
     """
+    if min(extents, default=0) < 0:
+        raise UnevaluableError(f"its result would have {list(extents)} positions")
     other_axes = [i for i in range(len(data.shape)) if i not in axes]
+    check_size([*(data.shape[i] for i in other_axes), *extents])
     lengths = [n if i in axes else 1 for i, n in enumerate(data.shape)]
     positions = np.arange(math.prod(lengths), dtype=np.float64).reshape(lengths)
     state = fingerprints(0, [data.draws, (positions,) * PRIME_COUNT], data.shape)

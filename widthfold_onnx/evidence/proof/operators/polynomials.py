@@ -46,6 +46,7 @@ from widthfold_onnx.evidence.proof.values import (
     UnevaluableError,
     Value,
     broadcast_shape,
+    from_first,
     meaning_of,
 )
 from widthfold_onnx.model.shapes.inference import RawAttributes
@@ -275,18 +276,15 @@ def axes_of(call: Call, rank: int) -> list[int] | None:
     """
     if call.node.op_type.startswith("Global"):
         return list(range(2, rank))
-    axes, operand = call.attributes.get("axes"), call.optional(1)
-    if operand is not None:
-        if not isinstance(operand, KnownValue):
+    axes = call.attributes.get("axes")
+    if call.optional(1) is not None:
+        operand = call.whole_numbers(1)
+        if operand is None:
             return None
-        if operand.array.dtype.kind not in "iu":
-            raise UnevaluableError("its axes are no whole numbers")
-        axes = operand.array.ravel().tolist()
+        axes = operand.ravel().tolist()
     if not axes:
         return [] if call.attributes.get("noop_with_empty_axes") else list(range(rank))
-    if any(not -rank <= axis < rank for axis in axes):
-        raise UnevaluableError(f"axes {list(axes)} of rank {rank}")
-    return sorted({axis % rank for axis in axes})
+    return sorted({from_first(axis, rank) for axis in axes})
 
 
 def reduced_extents(call: Call, shape: Sequence[int], axes: Sequence[int]) -> list[int]:

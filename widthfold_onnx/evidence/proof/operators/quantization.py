@@ -33,6 +33,7 @@ from widthfold_onnx.evidence.proof.values import (
     Tensor,
     UnevaluableError,
     Value,
+    from_first,
 )
 
 _ZERO = KnownValue(np.zeros((), np.int64))
@@ -87,7 +88,11 @@ def _parameter(call: Call, value: Tensor, shape: Shape) -> Tensor:
     axis, block = call.attributes.get("axis", 1), call.attributes.get("block_size", 0)
     if math.prod(value.shape) == 1 or not block:
         return along(value, axis, len(shape))
-    return map_arrays(value, lambda a: np.repeat(a, block, axis)[tuple(map(slice, shape))])
+    place = from_first(axis, len(shape))
+    if block < 0 or len(value.shape) != len(shape):
+        raise UnevaluableError(f"{list(value.shape)} for blocks of {block} in {list(shape)}")
+    positions = np.arange(min(shape[place], value.shape[place] * block)) // block
+    return map_arrays(value, lambda a: a.take(positions, place))
 
 
 def _grid(scale: Tensor, zero: Tensor | None, element_type: int) -> bytes:
@@ -110,7 +115,7 @@ def _quantize(call: Call) -> list[Value]:
     data, scale, zero = call.tensor(0), call.tensor(1), call.optional(2)
     element_type = call.output_types[0]
     grid = _grid(scale, zero, element_type)
-    is_on_grid = grid and _keeps_integers(scale, element_type)
+    is_on_grid = grid and element_type and _keeps_integers(scale, element_type)
     if is_on_grid and isinstance(data, Elements) and data.grid == grid:
         inverse_scale = Elements(for_each_prime(_inverses, reshaped(scale, ())))
         quotient = replace(data, draws=times(data, inverse_scale).draws, grid=b"")
