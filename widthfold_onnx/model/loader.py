@@ -47,8 +47,8 @@ class LoadedModel(Model):
 
     Attributes:
         path: the file.
-        digest: of the bytes of the file, and of the size and the time of change of each file of
-            external data.
+        digest: of the bytes of the file, and of what the system says of each file of external data
+            (`_state`).
     """
 
     folder: Path
@@ -115,9 +115,18 @@ def _digest(data: bytes, proto: onnx.ModelProto, folder: Path) -> str:
 
     digest = hashlib.blake2b(data)
     for path in data_files(proto, folder):
-        status = path.stat()
-        digest.update(repr((str(path), status.st_size, status.st_mtime_ns)).encode())
+        digest.update(repr((str(path), _state(path))).encode())
     return digest.hexdigest()
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """Return what the system says of a file that another write or another file would change.
+
+    No program can set the time of the last change of a file (`st_ctime_ns`; on Windows it is that
+    of its creation). To read gigabytes would take longer than to run small models.
+    """
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino
 
 
 def copy_with_data(loaded: LoadedModel, most: int) -> onnx.ModelProto:

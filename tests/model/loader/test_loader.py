@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -164,7 +165,9 @@ def test_a_link_to_a_model_is_followed(tmp_path):
     assert outcome(tmp_path / "link") is None
 
 
-@pytest.mark.parametrize("change", ["rewritten", "data", "removed", "touched"])
+@pytest.mark.parametrize(
+    "change", ["rewritten", "data", "swapped data", "overwritten data", "removed", "touched"]
+)
 def test_files_that_were_changed_since_they_were_read_are_told(tmp_path, change):
     path, data = tmp_path / "m.onnx", tmp_path / "w.bin"
     text = """<ir_version: 8, opset_import: ["" : 17]>
@@ -180,6 +183,16 @@ def test_files_that_were_changed_since_they_were_read_are_told(tmp_path, change)
         path.write_bytes(path.read_bytes() + b"\x12\x01a")  # a second name of the producer
     elif change == "data":
         data.write_bytes(data.read_bytes() + b"\0")
+    elif change == "swapped data":  # as large and as old as the other
+        times, other = data.stat(), tmp_path / "other.bin"
+        other.write_bytes(data.read_bytes()[::-1])
+        os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
+        other.replace(data)
+    elif change == "overwritten data":
+        times = data.stat()
+        time.sleep(0.02)  # clocks of file systems tick each 4 ms
+        data.write_bytes(data.read_bytes()[::-1])
+        os.utime(data, ns=(times.st_atime_ns, times.st_mtime_ns))
     elif change == "removed":
         path.unlink()
         message = "m.onnx was removed in the meantime: .*No such file"

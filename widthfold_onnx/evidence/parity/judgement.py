@@ -141,7 +141,7 @@ class _Movement:
         progress(Step("float64 truth"))
         sets = [original.inputs.sets[index] for index in indices]
         truths, self.truth_remark = true_outputs(
-            original.model.path, original.names, sets, original.options.truth_work
+            original.model, original.names, sets, original.options.truth_work
         )
         for index, truth in zip(indices, truths, strict=True):
             self._truths[index] = truth

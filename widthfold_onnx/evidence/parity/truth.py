@@ -15,7 +15,6 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +33,7 @@ from widthfold_onnx.evidence.parity.outputs import (
 )
 from widthfold_onnx.evidence.parity.products import PRODUCTS, products_of
 from widthfold_onnx.evidence.proof.float64 import evaluator
-from widthfold_onnx.model.loader import copy_with_data, load
+from widthfold_onnx.model.loader import LoadedModel, copy_with_data
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.text import printable
@@ -66,7 +65,7 @@ MAX_WIDENED_BYTES = 1 << 28
 
 
 def true_outputs(
-    model: Path, outputs: Sequence[str], sets: Sequence[InputSet], millions: float
+    model: LoadedModel, outputs: Sequence[str], sets: Sequence[InputSet], millions: float
 ) -> tuple[list[Outputs], str]:
     """Return what the model computes in float64 on each input set, {} if that is not known.
 
@@ -78,6 +77,7 @@ def true_outputs(
 
     Raises:
         UnverifiedError: the process hangs or crashes.
+        InvalidModelError: a file of external data that changed since it was checked.
     """
     results: list[Outputs] = [{} for _ in sets]
     if millions <= 0:
@@ -85,7 +85,11 @@ def true_outputs(
     order = sorted(range(len(sets)), key=lambda i: sum(x.size for x in sets[i].feeds.values()))
     feeds = [sets[i].feeds for i in order]
     try:
-        runs, reason = isolated(evaluate, model, [*outputs], feeds, millions, timeout=MAX_SECONDS)
+        copy = copy_with_data(model, MAX_WIDENED_BYTES)  # of what the other checks see
+    except UnverifiedError as error:
+        return results, f"no float64 truth: {error}"
+    try:
+        runs, reason = isolated(evaluate, copy, [*outputs], feeds, millions, timeout=MAX_SECONDS)
     except UnverifiedError as error:
         raise UnverifiedError(f"the truth, a run of the original in float64: {error}") from error
     for i, run in zip(order, runs, strict=False):
@@ -201,12 +205,15 @@ def work_of(node: onnx.NodeProto, inputs: Sequence[Any], outputs: Sequence[Any])
 
 
 def evaluate(
-    model: Path, outputs: Sequence[str], feeds: Sequence[dict[str, Array]], millions: float
+    model: onnx.ModelProto,
+    outputs: Sequence[str],
+    feeds: Sequence[dict[str, Array]],
+    millions: float,
 ) -> tuple[list[Outputs], str]:
     """Compute outputs in float64 for the first input sets, as far as the work goes.
 
     Args:
-        model: the file.
+        model: the model, with all its data inside; it is changed.
         outputs: names of the outputs.
         feeds: the input sets.
         millions: the work, in millions of elements. A set is not begun if it would exceed that at
@@ -219,7 +226,7 @@ def evaluate(
     pace = 0.0  # work per element of the last set
     results: list[Outputs] = []
     try:
-        evaluation = work.evaluator(copy_with_data(load(model), MAX_WIDENED_BYTES))
+        evaluation = work.evaluator(model)
         with np.errstate(all="ignore"):
             for item in feeds:
                 before, size = work.done, max(sum(array.size for array in item.values()), 1)
