@@ -252,7 +252,12 @@ def test_a_rank_that_is_lost_names_the_operator_that_loses_it() -> None:
     model.graph.node.insert(0, lost)
     site = refused(model, FoldOptions(factor=4))
     assert site.code == "unknown-shape"
-    assert site.reason.endswith("; nothing tells the extents of what Warp warp returns")
+    told, advice = site.reason.split("; ")[1:]
+    assert told == "nothing tells the extents of what Warp warp returns"
+    assert advice == "if they are the same at every run, declare them in value_info"
+    model.graph.value_info.append(helper.make_tensor_value_info("lost", 1, [8, 3]))
+    _, (site,) = fold_model(model, FoldOptions(factor=4, mix_samples=True))
+    assert site.status == "folded"
 
 
 @pytest.mark.parametrize(

@@ -130,16 +130,22 @@ def read_layer(
 
 
 def unknown_since(value: Value, is_known: Callable[[Value], bool]) -> str:
-    """Name the operator that an unknown value comes from; "" if it comes from an input.
+    """Name the operator that an unknown value comes from, and what its owner can do.
 
     Args:
         value: the value.
         is_known: whether the extents of a value, or its rank, are known.
+
+    Returns:
+        The text; "" if the value comes from an input.
     """
     while (node := value.producer()) is not None:
         operand = next((v for v in node.inputs if v is not None and not is_known(v)), None)
         if operand is None:
-            return f"nothing tells the extents of what {node.op_type} {shown_name(node)} returns"
+            return (
+                f"nothing tells the extents of what {node.op_type} {shown_name(node)} returns; if "
+                "they are the same at every run, declare them in value_info"
+            )
         value = operand
     return ""
 

@@ -37,22 +37,30 @@ Inputs = Sequence[Fact | None]
 STANDARD_OPERATORS: Mapping[str, tuple[str, Sequence[int]]] = {
     "BiasGelu": ("Identity", (0,)),
     "DequantizeLinear": ("DequantizeLinear", (0, 1, 2)),
+    "DynamicQuantizeMatMul": ("MatMul", (0, 1)),
     "FastGelu": ("Identity", (0,)),
     "FusedConv": ("Conv", (0, 1, 2)),
     "FusedGemm": ("Gemm", (0, 1, 2)),
+    "FusedMatMul": ("MatMul", (0, 1)),
     "Gelu": ("Identity", (0,)),
+    "Inverse": ("Identity", (0,)),
+    "MatMulIntegerToFloat": ("MatMul", (0, 1)),
     "QLinearAdd": ("Add", (0, 3)),
+    "QLinearAveragePool": ("AveragePool", (0,)),
     "QLinearConcat": ("Concat", range(2, 1 << 10, 3)),
+    "QLinearGlobalAveragePool": ("GlobalAveragePool", (0,)),
     "QLinearLeakyRelu": ("Identity", (0,)),
     "QLinearMul": ("Mul", (0, 3)),
     "QLinearSigmoid": ("Identity", (0,)),
+    "QLinearSoftmax": ("Identity", (0,)),
     "QuantizeLinear": ("QuantizeLinear", (0, 1, 2)),
     "QuickGelu": ("Identity", (0,)),
     "SkipLayerNormalization": ("Identity", (0,)),
     "SkipSimplifiedLayerNormalization": ("Identity", (0,)),
+    "Trilu": ("Identity", (0,)),
 }
 """Operators of com.microsoft: the standard operator whose first output has their extents and type,
-and the positions of its inputs among theirs."""
+and the positions of its inputs among theirs; `_as_standard` changes some of these inputs."""
 
 ACTIVATION = ("activation", "activation_params", "activation_alpha", "activation_beta")
 """Attributes that FusedConv and FusedGemm have, and Conv and Gemm lack."""
@@ -63,6 +71,8 @@ CACHED_BYTES = 1 << 12
 
 MAX_READ = 1 << 8
 """Most numbers of an input that inference reads: extents, axes, pads."""
+
+UNKNOWN = Fact()
 
 READ_FLOATS = ("OneHot", "Range", "Resize", "Upsample")
 """Operators whose result has extents by floats."""
@@ -88,6 +98,7 @@ def infer_node(
     domain, op_type = operator_of(node)
     node_attributes, output_count = [*node.attribute], len(node.output)
     if domain == "com.microsoft" and op_type in STANDARD_OPERATORS:
+        inputs = _as_standard(node, inputs)
         (op_type, positions), domain, output_count = STANDARD_OPERATORS[op_type], "", 1
         inputs = [inputs[i] for i in positions if i < len(inputs)]
         node_attributes = [entry for entry in node_attributes if entry.name not in ACTIVATION]
@@ -112,6 +123,30 @@ def infer_node(
     result_type = TensorProto.FLOAT if name in FLOAT_RESULTS else inputs[0].element_type
     element_type = facts[0].element_type or result_type
     return [completed(Fact(element_type, extents), facts[0]), *facts[1:]]
+
+
+def _as_standard(node: onnx.NodeProto, inputs: Inputs) -> Inputs:
+    """Return inputs with which the standard operator has the extents and type of a node."""
+    attributes = {entry.name: entry.i for entry in node.attribute}
+    if node.op_type == "FusedMatMul":
+        moved = [attributes.get(f"transBatch{side}", 0) for side in "AB"]
+        swapped = [attributes.get(f"trans{side}", 0) for side in "AB"]
+        return [
+            UNKNOWN if any(moved) else _swapped(fact) if swaps else fact
+            for fact, swaps in zip(inputs, swapped, strict=False)
+        ]
+    if node.op_type == "MatMulIntegerToFloat" and len(inputs) > 2:
+        element_type = inputs[2].element_type if inputs[2] else 0
+        return [fact and Fact(element_type, fact.dims) for fact in inputs[:2]]
+    return [UNKNOWN] * len(inputs) if attributes.get("channels_last") else inputs
+
+
+def _swapped(fact: Fact | None) -> Fact | None:
+    """Return the fact of a value with its two last axes exchanged."""
+    if fact is None or fact.dims is None or len(fact.dims) < 2:
+        return fact
+    *leading, first, second = fact.dims
+    return Fact(fact.element_type, (*leading, second, first))
 
 
 def _ranks_differ(op_type: str, inputs: Sequence[Fact | None]) -> bool:
@@ -373,7 +408,19 @@ def _crop_dims(attributes: RawAttributes, inputs: Inputs) -> Dims | None:
     return (batch, channels, rows, None if width is None else width - left - right)
 
 
-FLOAT_RESULTS = ("ai.onnx.ml.Normalizer", "ai.onnx.ml.Scaler")
+def _row_dims(inputs: Inputs, width: int | None) -> Dims | None:
+    """Return the extents of a result with as many rows as the data: one if that is a vector."""
+    dims = inputs[0].dims if inputs[0] else None
+    return None if dims is None else (dims[0] if len(dims) == 2 else 1, width)
+
+
+FLOAT_RESULTS = frozenset(
+    f"ai.onnx.ml.{name}"
+    for name in (
+        *("FeatureVectorizer", "LinearRegressor", "Normalizer", "Scaler", "SVMRegressor"),
+        "TreeEnsembleRegressor",
+    )
+)
 """Operators whose result is of floats whatever the data."""
 
 SHAPE_FUNCTIONS: Mapping[str, Callable[[RawAttributes, Inputs], Dims | None]] = {
@@ -397,8 +444,12 @@ SHAPE_FUNCTIONS: Mapping[str, Callable[[RawAttributes, Inputs], Dims | None]] = 
     "SimplifiedLayerNormalization": _data_dims,
     "Slice": _slice_dims,
     "ai.onnx.ml.Binarizer": _data_dims,
+    "ai.onnx.ml.FeatureVectorizer": lambda a, i: _row_dims(i, sum(a.get("inputdimensions", ()))),
     "ai.onnx.ml.Imputer": _data_dims,
+    "ai.onnx.ml.LinearRegressor": lambda a, i: _row_dims(i, a.get("targets", 1)),
     "ai.onnx.ml.Normalizer": _data_dims,
+    "ai.onnx.ml.SVMRegressor": lambda _, i: _row_dims(i, 1),
     "ai.onnx.ml.Scaler": _data_dims,
+    "ai.onnx.ml.TreeEnsembleRegressor": lambda a, i: _row_dims(i, a.get("n_targets")),
 }
 """By name of the operator; with its domain before it if that is not the default one."""

@@ -186,6 +186,110 @@ def test_operators_for_features_keep_the_extents_of_their_data(text, kind):
     assert ShapeTable(model, {}).element_type("", "s") == TensorProto.FLOAT
 
 
+STUMP = """nodes_treeids = [0, 0, 0], nodes_nodeids = [0, 1, 2], nodes_featureids = [0, 0, 0],
+    nodes_modes = ["BRANCH_LEQ", "LEAF", "LEAF"], nodes_values = [0.5, 0.0, 0.0],
+    nodes_truenodeids = [1, 0, 0], nodes_falsenodeids = [2, 0, 0], target_treeids = [0, 0],
+    target_nodeids = [1, 2], target_ids = [0, 1], target_weights = [1.0, 2.0]"""
+
+
+@pytest.mark.parametrize("rows", [7, 1])
+@pytest.mark.parametrize("version", [1, 3])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "LinearRegressor <coefficients = [1.0, 2.0, 3.0, 4.0, 5.0]> (x)",
+        f"LinearRegressor <coefficients = {[1.0] * 10}, targets = 2> (x)",
+        f"SVMRegressor <coefficients = {[1.0] * 5}, rho = [1.0], kernel_params = {[1.0] * 3}> (x)",
+        "FeatureVectorizer <inputdimensions = [5, 5, 5]> (x, x, x)",
+        f"TreeEnsembleRegressor <n_targets = 3, {STUMP}> (x)",
+    ],
+)
+def test_operators_that_return_a_row_for_each_of_the_data(text, version, rows):
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : {version}]>
+        main (float[N, 5] x) => (float[a, b] y) {{ s = ai.onnx.ml.{text} y = Neg (s) }}"""
+    )
+    (y,) = run(model, np.ones((rows, 5), np.float32), LEVELS[1])
+    assert y.shape == shape(model, "y", x=(rows, 5))
+    assert shape(model, "s") == (None, y.shape[1])
+    assert ShapeTable(model, {}).element_type("", "s") == TensorProto.FLOAT
+
+
+@pytest.mark.parametrize(
+    ("text", "extents"),
+    [
+        ("FusedMatMul <alpha = 2.0> (x, w)", ((2, 7, 5), (5, 3))),
+        ("FusedMatMul <transA = 1> (x, w)", ((2, 5, 7), (5, 3))),
+        ("FusedMatMul <transB = 1> (x, w)", ((11, 2, 7, 5), (3, 5))),
+        ("FusedMatMul <transA = 1, transB = 1> (x, w)", ((2, 5, 7), (2, 3, 5))),
+        ("FusedMatMul <transA = 1> (x, w)", ((5,), (5, 3))),
+        ("Inverse (x)", ((2, 5, 5), (1,))),
+        ("Trilu (x)", ((7, 5), (1,))),
+    ],
+)
+def test_operators_of_the_runtime_with_the_extents_of_standard_ones_on_floats(text, extents):
+    sides = [f"float{list(shape)} {name}" for name, shape in zip("xw", extents, strict=True)]
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        main ({", ".join(sides)}) => (float[a] y) {{ y = com.microsoft.{text} }}"""
+    )
+    model.graph.output[0].ClearField("type")
+    rng = np.random.default_rng(0)
+    feeds = {
+        name: rng.standard_normal(extent).astype(np.float32)
+        for name, extent in zip("xw", extents, strict=True)
+    }
+    (y,) = run(model, feeds, LEVELS[1])
+    assert shape(model, "y") == y.shape
+
+
+def test_batches_that_a_product_moves_stay_unknown():
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        main (float[2, 7, 5] x, float[5, 3] w) => (float[a] y)
+        { s = com.microsoft.FusedMatMul <transBatchA = 1> (x, w) y = Neg (s) }"""
+    )
+    assert shape(model, "s") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "is_known"),
+    [
+        ("QLinearSoftmax <axis = 1, opset = 13> (x, s, z, s, z)", True),
+        ("QLinearGlobalAveragePool (x, s, z, s, z)", True),
+        ("QLinearGlobalAveragePool <channels_last = 1> (x, s, z, s, z)", False),
+        ("QLinearAveragePool <kernel_shape = [2, 2]> (x, s, z, s, z)", True),
+        ("QLinearAveragePool <kernel_shape = [2, 2], channels_last = 1> (x, s, z, s, z)", False),
+        ("MatMulIntegerToFloat (x, w, s, s)", True),
+    ],
+)
+def test_quantized_operators_of_the_runtime(text, is_known):
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        main (uint8[2, 3, 7, 5] x) => (float[a] y)
+        <float s = {{0.5}}, uint8 z = {{3}}, uint8[5, 2] w = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 1}}>
+        {{ y = com.microsoft.{text} }}"""
+    )
+    model.graph.output[0].ClearField("type")
+    (y,) = run(model, np.ones((2, 3, 7, 5), np.uint8), LEVELS[1])
+    table = ShapeTable(model, {})
+    assert table.get("", "y") == (y.shape if is_known else None)
+    if is_known:
+        assert table.element_type("", "y") == helper.np_dtype_to_tensor_dtype(y.dtype)
+
+
+def test_a_product_with_a_weight_that_is_quantized_at_run_time():
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        main (float[2, 7, 5] x) => (float[a] y)
+        <float s = {0.5}, uint8[5, 2] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1}>
+        { y = com.microsoft.DynamicQuantizeMatMul (x, w, s) }"""
+    )
+    model.graph.output[0].ClearField("type")
+    (y,) = run(model, np.ones((2, 7, 5), np.float32), LEVELS[1])
+    assert shape(model, "y") == y.shape
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
