@@ -152,7 +152,7 @@ def timed(model: Path, out: Path, changed: int | None, options: VerifyOptions) -
     """Time a model with so many changed nodes against the original; None: the model is wrong."""
     if not changed:
         return Cell(note="did not pass" if changed is None else "as it is")
-    timing = verify(load(model), out, options).timing
+    timing = verify(load(model), load(out), options).timing
     if timing is None:
         return Cell(folded=changed, note="not timed")
     return Cell(

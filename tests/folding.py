@@ -95,7 +95,7 @@ def optimize(
 
 def verify(original: Path, rewritten: Path, *arguments: Any, **options: Any) -> VerifyReport:
     """Return the report of `evidence.verify` for two files."""
-    return evidence.verify(load(original), load(rewritten).path, *arguments, **options)
+    return evidence.verify(load(original), load(rewritten), *arguments, **options)
 
 
 def inspect(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tests.cli.tool import widthfold
 from tests.reports.sample import passing
 from tests.running import opened
 from tests.small_models import LAYER, build, save
-from widthfold_onnx import CheckFailedError, InvalidModelError, UsageError, evidence, pipeline
+from widthfold_onnx import CheckFailedError, InvalidModelError, UsageError, pipeline
 from widthfold_onnx.evidence.checks import verification_of
 from widthfold_onnx.model.loader import LoadedModel, Model, load
 from widthfold_onnx.options import (
@@ -106,8 +107,7 @@ def test_stored_inputs_give_the_sizes(tmp_path: Path) -> None:
     np.save(stored, np.ones(sizes, np.float32))
     inputs = {"inputs": (str(stored),)}
     assert pipeline.plan(loaded, FACTOR_4, SearchOptions(**inputs)).sizes == ({"x": sizes},)
-    options = VerifyOptions(**inputs, seeds=0, truth_work=0.0, timing=False)
-    report = evidence.verify(loaded, loaded.path, options)
+    report = wf.verify(loaded.path, loaded.path, **inputs, seeds=0, truth_work=0, no_timing=True)
     assert report.proof.extents[0] == {"x": list(sizes)}
     assert report.assumed is None
 
@@ -118,11 +118,11 @@ def test_what_was_just_folded_is_proved_and_compared_as_verify_does(
     """This is the default, from Python and in the commands."""
     seen: list[VerifyOptions] = []
 
-    def verify_files(*arguments: object) -> VerifyReport:
+    def verify(*arguments: object) -> VerifyReport:
         seen.extend(item for item in arguments if isinstance(item, VerifyOptions))
         return passing()
 
-    monkeypatch.setattr(pipeline, "verify_files", verify_files)
+    monkeypatch.setattr(pipeline, "verify", verify)
     path, file, out = (tmp_path / name for name in ("m.onnx", "plan.json", "out.onnx"))
     loaded = load(save(build(LAYER), path))
     plan = pipeline.plan(loaded, FACTOR_4, BY_DEFAULT)
@@ -141,13 +141,16 @@ def test_what_was_just_folded_is_proved_and_compared_as_verify_does(
 @pytest.mark.parametrize("changed", ["m.onnx", "out.onnx"])
 def test_proof_and_values_are_of_the_same_bytes(changed: str, tmp_path: Path) -> None:
     """A build writes another model between the proof and the comparison of outputs."""
-    paths = [save(build(LAYER), tmp_path / name) for name in ("m.onnx", "out.onnx")]
-    other = build(LAYER)
-    other.producer_name = "build"
+    model, other = build(LAYER), build(LAYER)
+    model.producer_name, other.producer_name = "first", "other"
+    paths = [save(model, tmp_path / name) for name in ("m.onnx", "out.onnx")]
 
     def build_meanwhile(step: Step) -> None:
         if step.text.startswith("out.onnx, level disabled"):  # the proof was before
+            status = (tmp_path / changed).stat()
             save(other, tmp_path / changed)
+            os.utime(tmp_path / changed, ns=(status.st_atime_ns, status.st_mtime_ns))
+            assert (tmp_path / changed).stat().st_size == status.st_size
 
     old, new = map(load, paths)
     options = VerifyOptions(provider=Provider.CPU, seeds=1, timing=False)

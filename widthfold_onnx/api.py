@@ -47,6 +47,7 @@ from widthfold_onnx.progress import READING, Listener, progress, progress_to, si
 from widthfold_onnx.reports import notebook
 from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
 from widthfold_onnx.rewrite.plan import Plan, read_plan
+from widthfold_onnx.runtime.inputs.stored import with_stored_sizes
 
 notebook.show_as_html()
 
@@ -266,9 +267,8 @@ def verify(
         progress_to(on_progress),
     ):
         progress(READING)
-        loaded = load(first)
-        load(second)  # checks it
-        return evidence.verify(loaded, second, options)
+        old, new = load(first), load(second)
+        return evidence.verify(old, new, with_stored_sizes(options, options.inputs, old.proto))
 
 
 def inspect(model: Any, **keywords: Unpack[InspectKeywords]) -> InspectReport:

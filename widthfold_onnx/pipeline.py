@@ -19,7 +19,7 @@ from widthfold_onnx.decide.hints import size_finder_of
 from widthfold_onnx.decide.match import FittedPlan, fit, misfit_text
 from widthfold_onnx.decide.outcomes import applied_outcomes, optimize_report, unread_remark
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError
-from widthfold_onnx.evidence import verify_files
+from widthfold_onnx.evidence import verify
 from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.proof.proving import proof_report
 from widthfold_onnx.evidence.saturation import run_as_judged, usable_forms
@@ -34,7 +34,7 @@ from widthfold_onnx.options import (
     SearchOptions,
     VerifyOptions,
 )
-from widthfold_onnx.progress import Step, progress, progress_to
+from widthfold_onnx.progress import Step, progress
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import OptimizeReport, Proof, VerifyReport
 from widthfold_onnx.rewrite.plan import Plan, read_plan
@@ -350,7 +350,7 @@ def _without_saturating_forms(
     run_options = for_model(
         replace(verify_options, input_shapes=options.input_shapes), loaded.proto
     )
-    if not run_as_judged(loaded.path, run_options):
+    if not run_as_judged(loaded, run_options):
         return options, {}
     progress(Step("trying which folds saturate no further than the model"))
     return usable_forms(loaded, options, run_options)
@@ -422,10 +422,16 @@ def _deliver(
 
     def accepts(file: Path) -> bool:
         nonlocal verification
-        load(file)  # checks it
+        rewritten = load(file, out.name)
         if verify_options is None:
             return True
-        verification = _verify_as(out.name, loaded, file, plan, verify_options)
+        run_options = replace(
+            verify_options,
+            input_shapes=plan.sizes,
+            needs_proof=True,
+            freeze_weights=bool(plan.frozen),
+        )
+        verification = verify(loaded, rewritten, run_options)
         return verification.verdict == "pass" or (may_be_unrun and bool(verification.unrun))
 
     progress(Step("writing"))
@@ -447,24 +453,3 @@ def _with_unread_weights(
     count = len(unread_weights(new) - unread_weights(old))
     remarks = [*report.remarks, *([unread_remark(count)] if count else [])]
     return msgspec.structs.replace(report, remarks=remarks)
-
-
-def _verify_as(
-    final: str,
-    original: LoadedModel,
-    file: Path,
-    plan: Plan,
-    options: VerifyOptions,
-) -> VerifyReport:
-    """Verify a temporary file that a plan made, and return the report under its final name."""
-    options = replace(
-        options, input_shapes=plan.sizes, needs_proof=True, freeze_weights=bool(plan.frozen)
-    )
-
-    def say(step: Step) -> None:
-        progress(replace(step, text=step.text.replace(file.name, final)))
-
-    with progress_to(say):
-        report = verify_files(original, file, options)
-    reasons = [reason.replace(file.name, final) for reason in report.reasons]
-    return msgspec.structs.replace(report, rewritten=final, reasons=reasons)

@@ -132,13 +132,13 @@ def test_the_provider_of_the_measurement_verifies(
 ) -> None:
     """It verified on the provider AUTO, whatever had measured."""
     seen: list[VerifyOptions] = []
-    verify_files = pipeline.verify_files
+    verify = pipeline.verify
 
-    def spy(first: LoadedModel, second: Path, options: VerifyOptions) -> VerifyReport:
+    def spy(first: LoadedModel, second: LoadedModel, options: VerifyOptions) -> VerifyReport:
         seen.append(options)
-        return verify_files(first, second, options)
+        return verify(first, second, options)
 
-    monkeypatch.setattr(pipeline, "verify_files", spy)
+    monkeypatch.setattr(pipeline, "verify", spy)
     session = {"session.intra_op.allow_spinning": "0"}
     wf.optimize(
         MODEL, tmp_path / "o.onnx", factor=8, provider="cpu", session_option=session, seeds=2
@@ -158,14 +158,14 @@ def test_weights_that_are_frozen() -> None:
 
 
 def test_a_file_that_does_not_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    verify_files = pipeline.verify_files
+    verify = pipeline.verify
 
     def failing(*arguments: object, **named: object) -> VerifyReport:
-        report = verify_files(*arguments, **named)
+        report = verify(*arguments, **named)
         verdict = {"verdict": "fail", "reasons": ["it differs"]}
         return msgspec.structs.replace(report, **verdict)
 
-    monkeypatch.setattr(pipeline, "verify_files", failing)
+    monkeypatch.setattr(pipeline, "verify", failing)
     out = tmp_path / "out.onnx"
     with pytest.raises(CheckFailedError, match="it differs"):
         wf.fold(MODEL, out)

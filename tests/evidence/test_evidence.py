@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.json import encode
+from onnx import ModelProto
 
+from tests.evidence.compared import SCALED, stored
 from tests.reports.sample import passing
 from tests.small_models import build, save
 from widthfold_onnx import evidence
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence import verify_files
+from widthfold_onnx.evidence import verify
+from widthfold_onnx.evidence.parity import truth
+from widthfold_onnx.model import check
 from widthfold_onnx.model.loader import LoadedModel, load
-from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.results import VerifyReport
+from widthfold_onnx.runtime import contest
 
 
 @pytest.fixture
@@ -37,7 +45,7 @@ def test_the_gain_is_judged_beside_the_baseline_alone(
     saved = tmp_path / "saved.json"
     saved.write_bytes(encode(passing()))
     options = VerifyOptions(baseline=saved, fail_under=0.5)
-    report = verify_files(model, model.path, options)
+    report = verify(model, model, options)
     assert thresholds == [None]
     assert (report.timing.fail_under, report.timing.baseline.report) == (0.5, "saved.json")
 
@@ -49,6 +57,40 @@ def test_without_an_answer_nothing_is_verified(
         raise UnverifiedError("it crashed")
 
     monkeypatch.setattr(evidence, "isolated", child)
-    report = verify_files(model, model.path.with_name("new.onnx"), VerifyOptions())
+    report = verify(model, replace(model, name="new.onnx"), VerifyOptions())
     assert (report.verdict, report.reasons) == ("unverified", ["it crashed"])
     assert (report.original, report.rewritten) == ("m.onnx", "new.onnx")
+
+
+def test_each_process_reads_each_model_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not equal, so the truth is computed; they differ by one ulp, so they are timed."""
+    weights = "0.1", "0.10000001"
+    models = [load(stored(tmp_path, f"{weight}.onnx", SCALED % weight)) for weight in weights]
+    reads: list[list[bytes]] = []  # by process
+    parse = check.parse
+
+    def counting_parse(data: bytes) -> ModelProto:
+        reads[-1].append(data)
+        return parse(data)
+
+    def in_process(
+        function: Callable[..., Any], *arguments: Any, on_message: Any = None, **_: Any
+    ) -> Any:
+        reads.append([])
+        return function(*arguments, **({} if on_message is None else {"send": on_message}))
+
+    monkeypatch.setattr(check, "parse", counting_parse)
+    for module in (evidence, truth, contest):
+        monkeypatch.setattr(module, "isolated", in_process)
+    options = VerifyOptions(provider=Provider.CPU, seeds=1, time_budget=0.1)
+    report = verify(*models, options)
+    assert report.proof.verdict == "different"
+    assert report.timing is not None
+    original, rewritten = (model.path.read_bytes() for model in models)
+    child, of_truth, *of_timing = reads
+    assert child == [original, rewritten]
+    assert of_truth == []  # it gets the model that was read
+    assert of_timing
+    assert not any(of_timing)

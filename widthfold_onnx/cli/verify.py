@@ -75,11 +75,11 @@ def verify_command(
     destinations.check(VerifyReport, sources)
     with status_line():
         progress(READING)
-        loaded = load(original)
-        load(rewritten)  # checks it
+        old, new = load(original), load(rewritten)
         from widthfold_onnx.evidence import verify
+        from widthfold_onnx.runtime.inputs.stored import with_stored_sizes
 
-        result = verify(loaded, rewritten, options)
+        result = verify(old, new, with_stored_sizes(options, options.inputs, old.proto))
 
     environment = msgspec.structs.replace(result.environment, command=typed_command())
     result = msgspec.structs.replace(result, environment=environment)

@@ -1,6 +1,6 @@
 """Check that a rewritten model computes the function of the original, and measure its speed.
 
-`verify_files` starts `checks` in a child process; `checks` calls `interface`, `proof`, `integers`,
+`verify` starts `checks` in a child process; `checks` calls `interface`, `proof`, `integers`,
 `parity` and `timing`, and adds up their findings. Models run with `exact_kernels`. `saturation`
 leaves out forms before a search.
 """
@@ -19,38 +19,22 @@ from widthfold_onnx.results import VerifyReport
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.environment import StartReadings, environment
 from widthfold_onnx.runtime.inputs.cases import for_model
-from widthfold_onnx.runtime.inputs.stored import with_stored_sizes
 from widthfold_onnx.text import quoted
 
 
-def verify(original: LoadedModel, rewritten: Path, options: VerifyOptions) -> VerifyReport:
-    """Compare two models on the runtime: interface, proof, outputs, time.
+def verify(original: LoadedModel, rewritten: LoadedModel, options: VerifyOptions) -> VerifyReport:
+    """Compare two models: interface, proof, outputs, time, in a child that may crash or hang.
 
-    Where the caller names no sizes, they are the sizes of the stored inputs.
+    The child reads each file once more, and its runtime opens it; all that is compared is of the
+    bytes that were read here.
 
     Args:
         original: the model before.
-        rewritten: file of the model after, which was checked.
-        options: inputs, tolerances, provider and the checks to run.
+        rewritten: the model after.
+        options: inputs, sizes, tolerances, provider and the checks to run.
 
     Returns:
         The report; its verdict is pass, fail or unverified.
-
-    Raises:
-        UsageError: as `verify_files`.
-        InvalidModelError: as `verify_files`.
-    """
-    options = with_stored_sizes(options, options.inputs, original.proto)
-    return verify_files(original, rewritten, options)
-
-
-def verify_files(original: LoadedModel, rewritten: Path, options: VerifyOptions) -> VerifyReport:
-    """Compare two models at the given sizes, in a child process that may crash or hang.
-
-    Args:
-        original: the model before, as it was read.
-        rewritten: file of the model after, which was checked.
-        options: what to run and where.
 
     Raises:
         UsageError: a path, an input, a shape, a value or an option of the provider that does not
@@ -71,19 +55,17 @@ def verify_files(original: LoadedModel, rewritten: Path, options: VerifyOptions)
 
 
 def _verify_in_child(
-    original: LoadedModel, rewritten: Path, options: VerifyOptions
+    original: LoadedModel, rewritten: LoadedModel, options: VerifyOptions
 ) -> VerifyReport:
     """Compare two models; a failure of the child makes them unverified."""
     options = for_model(options, original.proto)
     state = StartReadings()
     try:
-        return isolated(
-            _run, original.path, original.digest, rewritten, options, on_message=progress
-        )
+        return isolated(_run, original.source, rewritten.source, options, on_message=progress)
     except UnverifiedError as error:
         # No runtime, or the child crashed: that is a result too, and goes into the report.
         return VerifyReport(
-            original=original.path.name,
+            original=original.name,
             rewritten=rewritten.name,
             outputs=[],
             proof=None,
@@ -98,11 +80,13 @@ def _verify_in_child(
 
 
 def _run(
-    original: Path, digest: str, rewritten: Path, options: VerifyOptions, *, send: Listener
+    original: tuple[Path, str, str],
+    rewritten: tuple[Path, str, str],
+    options: VerifyOptions,
+    *,
+    send: Listener,
 ) -> VerifyReport:
     from widthfold_onnx.evidence.checks import verification_of
 
-    loaded = load(original)
-    loaded.check_digest(digest)
     with progress_to(send):
-        return verification_of(loaded, load(rewritten), options)
+        return verification_of(load(*original), load(*rewritten), options)

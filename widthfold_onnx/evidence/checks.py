@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 import onnx
@@ -69,7 +68,7 @@ class Uncompared:
 def verification_of(
     original: LoadedModel, rewritten: LoadedModel, options: VerifyOptions
 ) -> VerifyReport:
-    """Compare two models in this process; `evidence.verify_files` starts one for it.
+    """Compare two models in this process; `evidence.verify` starts one for it.
 
     The runtime reads their files again: all checks are of what was loaded, as the files must still
     be the same at the end.
@@ -99,13 +98,13 @@ def verification_of(
     findings += Findings(remarks=lines)
     timing: Timing | None = None
     if options.timing and parity.findings.verdict == "pass":
-        timing, timing_findings = _timed(original.path, rewritten.path, options, sizes, state.load)
+        timing, timing_findings = _timed(original, rewritten, options, sizes, state.load)
         findings += timing_findings
     original.check_unchanged()
     rewritten.check_unchanged()
     return VerifyReport(
-        original=original.path.name,
-        rewritten=rewritten.path.name,
+        original=original.name,
+        rewritten=rewritten.name,
         outputs=list(parity.outputs),
         proof=proof,
         integers=integers,
@@ -298,8 +297,8 @@ def _proofs(
 
 
 def _timed(
-    original: Path,
-    rewritten: Path,
+    original: LoadedModel,
+    rewritten: LoadedModel,
     options: VerifyOptions,
     sizes: Sizes,
     load: float,

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from pathlib import Path
 
 import onnx
 from onnx import TensorProto, helper
@@ -33,7 +32,7 @@ from widthfold_onnx.model.proto.walk import (
 )
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.rules.quantization import REMOVED, SELECTING
 from widthfold_onnx.runtime.kernels import u8s8_error
 from widthfold_onnx.runtime.provider_traits import Level
@@ -64,21 +63,20 @@ DEQUANTIZED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 def open_chosen(
-    model: LoadedModel | onnx.ModelProto,
-    options: VerifyOptions,
-    level: Level,
-    source: Path | None = None,
+    model: LoadedModel | onnx.ModelProto, options: RuntimeOptions, level: Level
 ) -> Session:
     """Open a model with the provider and the options that the caller chose.
 
     It runs on all cores: values do not depend on the number of threads beyond rounding.
     """
-    file_or_proto = model.path if isinstance(model, LoadedModel) else model
-    return open_session(file_or_proto, replace(options, threads=cores()), level, source=source)
+    options = replace(options, threads=cores())
+    if isinstance(model, LoadedModel):
+        return open_session(model.path, options, level, name=model.name)
+    return open_session(model, options, level)
 
 
 def open_exact(
-    model: LoadedModel | onnx.ModelProto, options: VerifyOptions, level: Level
+    model: LoadedModel | onnx.ModelProto, options: RuntimeOptions, level: Level
 ) -> Session:
     """Open a model so that products of its integers are exact on this CPU.
 
@@ -87,17 +85,20 @@ def open_exact(
     Raises:
         UnverifiedError: as `open_session`.
     """
-    proto, source = (model.proto, model.path) if isinstance(model, LoadedModel) else (model, None)
-    if not saturates(options) or not holds_bytes(proto):
+    proto = model.proto if isinstance(model, LoadedModel) else model
+    if not saturates(options.provider) or not holds_bytes(proto):
         return open_chosen(model, options, level)
     is_signed = options.session_options.get(SIGNED) == "1"
     exact = with_exact_products(copy_of(proto), signed_stays=is_signed)
-    return open_chosen(exact, options, level, source)
+    if not isinstance(model, LoadedModel):
+        return open_chosen(exact, options, level)
+    options = replace(options, threads=cores())
+    return open_session(exact, options, level, source=model.path, name=model.name)
 
 
-def saturates(options: VerifyOptions) -> bool:
-    """Check whether models run on the CPU and its kernels saturate; other providers differ."""
-    return options.provider is Provider.CPU and u8s8_error() > 0
+def saturates(provider: Provider) -> bool:
+    """Check whether kernels of this CPU saturate where models run; other providers differ."""
+    return provider is Provider.CPU and u8s8_error() > 0
 
 
 def holds_bytes(*models: onnx.ModelProto) -> bool:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from widthfold_onnx.rewrite.rewriting import Rewriting
 
 
-def run_as_judged(original: Path, options: VerifyOptions) -> bool:
+def run_as_judged(original: LoadedModel, options: VerifyOptions) -> bool:
     """Run a model as verification will, so that a model that cannot be judged is refused.
 
     Returns:
@@ -40,16 +40,17 @@ def run_as_judged(original: Path, options: VerifyOptions) -> bool:
     Raises:
         UnverifiedError: it does not run, or not twice alike.
         UsageError: stored inputs or shapes that do not fit it.
+        InvalidModelError: a file that was changed since it was read.
     """
-    return isolated(_run_as_judged, original, options)
+    return isolated(_run_as_judged, original.source, options)
 
 
-def _run_as_judged(original: Path, options: VerifyOptions) -> bool:
-    loaded = load(original)
+def _run_as_judged(source: tuple[Path, str, str], options: VerifyOptions) -> bool:
+    original = load(*source)
     check_options = replace(resolved(options), seeds=0 if options.inputs else 1)
-    if doubts := original_runs_of(loaded, check_options).doubts:
+    if doubts := original_runs_of(original, check_options).doubts:
         raise UnverifiedError(doubts[0])
-    return saturates(check_options) and holds_bytes(loaded.proto)
+    return saturates(check_options.provider) and holds_bytes(original.proto)
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def _checks(
     ):
         if not files:
             return []
-        objections = isolated(_saturation_objections, model.path, files, verify_options)
+        objections = isolated(_saturation_objections, model.source, files, verify_options)
     return [
         FoldCheck(options, names, objection)
         for (options, names), objection in zip(folds, objections, strict=True)
@@ -161,7 +162,7 @@ def _choices(options: FoldOptions) -> Iterator[FoldOptions]:
 
 
 def _saturation_objections(
-    original: Path, folds: Sequence[Path], options: VerifyOptions
+    source: tuple[Path, str, str], folds: Sequence[Path], options: VerifyOptions
 ) -> list[str]:
     """Return for each fold why it may not be deployed on this CPU, whose kernels saturate.
 
@@ -170,7 +171,7 @@ def _saturation_objections(
     Raises:
         UnverifiedError: the original does not run.
     """
-    original_runs = original_runs_of(load(original), resolved(options))
+    original_runs = original_runs_of(load(*source), resolved(options))
     results = [
         compare_as_deployed(original_runs, fold, original_runs.run(fold, Level.ALL))
         for fold in map(load, folds)

@@ -47,13 +47,20 @@ class LoadedModel(Model):
 
     Attributes:
         path: the file.
+        name: of the model in messages and reports.
         digest: of the bytes of the file, and of what the system says of each file of external data
             (`_state`).
     """
 
     folder: Path
     path: Path
+    name: str
     digest: str
+
+    @property
+    def source(self) -> tuple[Path, str, str]:
+        """What `load` takes to read the same model in another process."""
+        return self.path, self.name, self.digest
 
     @property
     def files(self) -> list[Path]:
@@ -61,15 +68,6 @@ class LoadedModel(Model):
         from widthfold_onnx.model.proto.tensors import data_files  # needs onnx
 
         return [self.path, *data_files(self.proto, self.folder)]
-
-    def check_digest(self, digest: str) -> None:
-        """Check that the digest of another read of the files is the same.
-
-        Raises:
-            InvalidModelError: it is not.
-        """
-        if digest != self.digest:
-            raise InvalidModelError(f"{printable(self.path.name)} was changed in the meantime")
 
     def check_unchanged(self) -> None:
         """Check that the files are still as they were read.
@@ -80,23 +78,28 @@ class LoadedModel(Model):
         try:
             digest = _digest(_read(self.path), self.proto, self.folder)
         except (UsageError, OSError) as error:
-            name = printable(self.path.name)
+            name = printable(self.name)
             raise InvalidModelError(f"{name} was removed in the meantime: {error}") from error
-        self.check_digest(digest)
+        _check_same(self.name, digest, self.digest)
 
 
-def load(path: Path) -> LoadedModel:
+def load(path: Path, name: str = "", digest: str = "") -> LoadedModel:
     """Read and check a model; its content decides whether it is one, not its file name.
 
     Commands import the rest of the package only after it: a file that is no model is refused in a
     tenth of the time that the imports take.
 
+    Args:
+        path: the file.
+        name: of the model in messages and reports; "" takes the name of the file.
+        digest: of an earlier read of the same file, "" if there was none.
+
     Raises:
         UsageError: there is no such file, or it cannot be read.
-        InvalidModelError: it is no regular file, larger than `MAX_FILE_BYTES`, or no model that
-            can be rewritten. The message names the file.
+        InvalidModelError: it is no regular file, larger than `MAX_FILE_BYTES`, no model that can
+            be rewritten, or changed since it was read. The message names the model.
     """
-    name = printable(path.name or str(path))
+    name = name or path.name or str(path)
     try:
         data = _read(path)
         scan_wire(data)
@@ -105,8 +108,16 @@ def load(path: Path) -> LoadedModel:
 
         proto = checked(parse(data), path.parent)
     except InvalidModelError as error:
-        raise InvalidModelError(f"{name}: {error}") from error
-    return LoadedModel(proto, path.parent, path, _digest(data, proto, path.parent))
+        raise InvalidModelError(f"{printable(name)}: {error}") from error
+    loaded = LoadedModel(proto, path.parent, path, name, _digest(data, proto, path.parent))
+    if digest:
+        _check_same(name, loaded.digest, digest)
+    return loaded
+
+
+def _check_same(name: str, digest: str, earlier_digest: str) -> None:
+    if digest != earlier_digest:
+        raise InvalidModelError(f"{printable(name)} was changed in the meantime")
 
 
 def _digest(data: bytes, proto: onnx.ModelProto, folder: Path) -> str:

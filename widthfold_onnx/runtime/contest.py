@@ -87,7 +87,6 @@ class Contest:
     """Two models, each at its best setting, in alternating runs.
 
     Attributes:
-        models: original and rewritten.
         options: with the provider that was used.
         inputs: the sets that took turns.
         choice: the settings.
@@ -95,7 +94,6 @@ class Contest:
         pairing: the result of the paired timing.
     """
 
-    models: Models
     options: VerifyOptions
     inputs: Rotation
     choice: SettingChoice
@@ -157,7 +155,7 @@ def hold_contest(
         is_enough = pairing.converged or is_late or (decides and pairing.is_conclusive)
         if is_enough and len(processes) >= fewest_processes:
             break
-    return Contest(models, options, inputs, choice, processes, pairing)
+    return Contest(options, inputs, choice, processes, pairing)
 
 
 def time_sessions(

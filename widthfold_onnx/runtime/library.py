@@ -125,12 +125,13 @@ def lacks_kernel(error: Exception) -> bool:
     return isinstance(error, kind) or any(text in str(error) for text in _LACKING)
 
 
-def error_text(error: Exception, model: Path | None = None) -> str:
+def error_text(error: Exception, model: Path | None = None, name: str = "") -> str:
     r"""Return a runtime error as one line; if a library of the device failed, only its message.
 
     Args:
         error: the exception that it raised.
-        model: a file that is shown without its folder.
+        model: a file that is shown by its name.
+        name: that name; "" takes the name of the file.
 
     >>> error_text(RuntimeError("f() [with T = x] CUDA failure 2: out of memory ; GPU=0 ; host=h"))
     'CUDA failure 2: out of memory'
@@ -139,7 +140,7 @@ def error_text(error: Exception, model: Path | None = None) -> str:
     >>> error_text(RuntimeError("no such node\n"))
     'no such node'
     """
-    text = str(error) if model is None else str(error).replace(str(model), model.name)
+    text = str(error) if model is None else str(error).replace(str(model), name or model.name)
     line = " ".join(text.split())
     message = _DEVICE.search(line)
     return printable((message[0] if message else line).strip(), _LONGEST)

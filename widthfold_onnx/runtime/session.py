@@ -294,6 +294,7 @@ def open_session(
     *,
     tf32: bool = False,
     source: Path | None = None,
+    name: str = "",
     profile: Path | None = None,
     optimized: Path | None = None,
 ) -> Session:
@@ -306,8 +307,9 @@ def open_session(
         level: the runtime's own optimization level.
         tf32: let CUDA round float32 products to 10 bits unless an option forbids it; right for
             timing, wrong for parity.
-        source: the file that a model in memory was read from: its folder holds external data, and
-            messages name it. None: there is no such data, and they name the graph.
+        source: the file that a model in memory was read from: its folder holds external data.
+            None: there is no such data.
+        name: of the model in messages; "" takes the name of the file, or else of the graph.
         profile: prefix of a file into which the runtime writes the time of every node.
         optimized: file into which the runtime writes the model that it made of this one.
 
@@ -318,11 +320,10 @@ def open_session(
     """
     provider = usable_provider(options.provider)
     if isinstance(model, onnx.ModelProto):
-        path, name = source, model.graph.name if source is None else source.name
-        folder = None if source is None else source.parent
+        path, folder = source, None if source is None else source.parent
+        label = printable(name or (model.graph.name if source is None else source.name))
     else:
-        path, name, folder = model, model.name, None
-    label = printable(name)
+        path, folder, label = model, None, printable(name or model.name)
     if tf32 and options.provider_options.get("use_tf32", "1").lower() in OFF:
         _check_tensor_cores(model, label)
     try:
@@ -334,7 +335,7 @@ def open_session(
             ranking(provider, options.provider_options, options.threads, tf32=tf32),
         )
     except library.failures() as error:
-        text = library.error_text(error, path)
+        text = library.error_text(error, path, name)
         raise _error_kind(error)(f"{label} does not load: {text}") from error
     first, expected = session.get_providers()[0], traits_of(provider).name
     if first != expected:

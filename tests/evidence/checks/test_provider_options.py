@@ -16,6 +16,7 @@ from widthfold_onnx import UsageError
 from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.timing.speed import time_models
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime import contest
 from widthfold_onnx.runtime import session as session_module
@@ -98,7 +99,7 @@ def test_they_reach_the_run_on_integers(pair, opened):
 
 
 def test_they_reach_clock_profile_and_memory_where_tf32_stays_as_chosen(pair, opened):
-    timing = time_models(*pair, OPTIONS, (), load=0.0)
+    timing = time_models(*map(load, pair), OPTIONS, (), load=0.0)
     assert math.isfinite(timing.speedup)
     # Two settings of both models, several sessions of each, a profile and the memory of both.
     assert len(opened) >= 4 + 4 + 4

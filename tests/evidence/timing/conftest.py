@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.evidence.timing.machine import NODES, Limits, Machine
+from tests.evidence.timing.machine import NODES, Limits, Machine, unread
 from widthfold_onnx.evidence.timing import speed
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
@@ -16,9 +16,9 @@ from widthfold_onnx.runtime.inputs import input_sets
 @pytest.fixture
 def measured(monkeypatch, tmp_path):
     """A function that times two models on a fake machine, and returns result and machine."""
-    paths = tmp_path / "a.onnx", tmp_path / "b.onnx"
-    for path in paths:
-        path.write_bytes(b"")
+    models = unread(tmp_path / "a.onnx"), unread(tmp_path / "b.onnx")
+    for model, size in zip(models, (5, 6), strict=True):
+        model.path.write_bytes(bytes(size))
 
     def measure(
         costs,
@@ -41,7 +41,6 @@ def measured(monkeypatch, tmp_path):
             "profile": lambda open_with, feeds, least: NODES,
             "Roofline": Limits,
             "resolved": lambda options: options,
-            "file_bytes": lambda model: 5 if model.name == "a.onnx" else 6,
             "load_average": lambda: load,
             "cores": lambda: cores,
         }
@@ -50,7 +49,7 @@ def measured(monkeypatch, tmp_path):
                 if hasattr(module, name):
                     monkeypatch.setattr(module, name, fake)
         monkeypatch.setattr(input_sets, "last_cache_bytes", lambda: cache)
-        pair = (paths[0], paths[0]) if same_file else paths
+        pair = (models[0], models[0]) if same_file else models
         options = VerifyOptions(provider=provider, **options)
         return time_models(*pair, options, ({"x": (1, 256)},), load=before), machine
 

@@ -432,7 +432,7 @@ def model_parity(original: OriginalRuns, rewritten: LoadedModel, *, is_proved: b
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
     deployed_findings = Findings()
     protos = original.model.proto, rewritten.proto
-    if not failures and saturates(original.options) and holds_bytes(*protos):
+    if not failures and saturates(original.options.provider) and holds_bytes(*protos):
         deployed_findings = compare_as_deployed(original, rewritten, optimized_runs)
         failures += deployed_findings.failures
         remarks += deployed_findings.remarks

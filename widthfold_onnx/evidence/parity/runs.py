@@ -100,7 +100,7 @@ def attempt(
     A model was read from a file, or is a function that copies the original in memory and is called
     before the first set is read. Each run is a step.
     """
-    name = printable(model.path.name) if isinstance(model, LoadedModel) else "copy of the original"
+    name = printable(model.name) if isinstance(model, LoadedModel) else "copy of the original"
     outputs: list[Outputs] = []
     try:
         session = open_model(model if isinstance(model, LoadedModel) else model(), options, level)

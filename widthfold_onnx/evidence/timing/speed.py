@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -22,7 +21,7 @@ from widthfold_onnx.evidence.timing.profile import (
     placement,
     profile,
 )
-from widthfold_onnx.model.loader import load as load_model
+from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import Shapes, Sizes, VerifyOptions
 from widthfold_onnx.progress import Step, progress
 from widthfold_onnx.results import Gain, Gpu, Side, SizeGain, Timing
@@ -42,8 +41,8 @@ Seconds = npt.NDArray[np.float64]
 
 
 def time_models(
-    original: Path,
-    rewritten: Path,
+    original: LoadedModel,
+    rewritten: LoadedModel,
     options: VerifyOptions,
     sizes: Sizes,
     *,
@@ -52,8 +51,8 @@ def time_models(
     """Time both models, and measure the time of their nodes.
 
     Args:
-        original: model file.
-        rewritten: model file.
+        original: the model before.
+        rewritten: the model after.
         options: as `hold_contest`.
         sizes: shapes of every input, one or more assignments, which share the time budget; without
             any, shapes are searched. Profiles are taken at the first assignment.
@@ -67,13 +66,14 @@ def time_models(
     busy = min(load_average(), load)
     assignments: Sequence[Shapes | None] = sizes or (None,)
     share = replace(options, time_budget=options.time_budget / len(assignments))
-    contests = [hold_contest(original, rewritten, share, shapes) for shapes in assignments]
+    files = original.path, rewritten.path
+    contests = [hold_contest(*files, share, shapes) for shapes in assignments]
     first = contests[0]
     roofline = Roofline(first.options)
     sides = {}
-    for number, role in enumerate(("original", "rewritten")):
-        progress(Step(f"profile of {first.models[number].name}"))
-        sides[role] = _side(first, number, roofline)
+    for number, (role, model) in enumerate({"original": original, "rewritten": rewritten}.items()):
+        progress(Step(f"profile of {model.name}"))
+        sides[role] = _side(first, number, model, roofline)
     timing = _timing(first, sides, busy)
     rows = [_at_size(item) for item in contests]
     return msgspec.structs.replace(timing, limits=roofline.limits(), sizes=rows)
@@ -127,13 +127,13 @@ def _timing(contest: Contest, sides: dict[str, Side], busy: float) -> Timing:
     )
 
 
-def _side(contest: Contest, number: int, roofline: Roofline) -> Side:
+def _side(contest: Contest, number: int, model: LoadedModel, roofline: Roofline) -> Side:
     """Describe one model, timed at the setting that suits it best."""
-    model, setting = contest.models[number], contest.choice.settings[number]
+    setting = contest.choice.settings[number]
     feeds = contest.inputs.sets[0]
     seconds = contest.pairing.samples[:, number]
-    least = roofline.of(model, setting)
-    nodes = profile(partial(open_at, model, setting), feeds, least)
+    least = roofline.of(model.path, setting)
+    nodes = profile(partial(open_at, model.path, setting), feeds, least)
     return Side(
         level=str(setting),
         median_ms=_ms(np.median(seconds)),
@@ -150,9 +150,9 @@ def _side(contest: Contest, number: int, roofline: Roofline) -> Side:
     )
 
 
-def file_bytes(model: Path) -> int:
+def file_bytes(model: LoadedModel) -> int:
     """Return the size of a model with the files of its external data."""
-    return sum(path.stat().st_size for path in load_model(model).files)
+    return sum(path.stat().st_size for path in model.files)
 
 
 def _gpu(contest: Contest) -> Gpu | None:

@@ -20,7 +20,7 @@ from widthfold_onnx.evidence.parity import judgement
 from widthfold_onnx.evidence.parity.judgement import Findings, compare_as_deployed
 from widthfold_onnx.evidence.parity.runs import Runs
 from widthfold_onnx.evidence.saturation import run_as_judged
-from widthfold_onnx.model.loader import LoadedModel
+from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.options import AxisName, DeliveryOptions, FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.runtime.kernels import u8s8_error
@@ -107,7 +107,7 @@ def test_what_saturates_on_both_sides_passes_and_is_told(tmp_path: Path) -> None
 def deployed(original: int, rewritten: int, monkeypatch: pytest.MonkeyPatch) -> Findings:
     """Judge models that are so many steps away from their definition as deployed."""
     feeds = [InputSet("seed 0", {"x": np.zeros((1, 1, 67), np.uint8)}, random=True)]
-    models = [LoadedModel(onnx.ModelProto(), Path(), Path(name), "") for name in ("a", "b")]
+    models = [LoadedModel(onnx.ModelProto(), Path(), Path(name), name, "") for name in ("a", "b")]
     values = np.full((1, 1, 64), 100, np.uint8)
     exact = Runs([{"y": values}])
     steps = dict(zip(("a", "b"), (original, rewritten), strict=True))
@@ -178,7 +178,7 @@ def test_options_with_which_the_original_does_not_load_leave_nothing_to_judge(
     assert (parity.verdict, parity.missing_kernel) == ("unverified", "")
     assert reason.startswith(f"with {PRECISION}=1 a.onnx does not load: ")
     with pytest.raises(UnverifiedError, match=f"with {PRECISION}=1 a.onnx does not load: "):
-        run_as_judged(files[0], EXACT)
+        run_as_judged(load(files[0]), EXACT)
 
 
 def test_models_of_floats_ask_nothing_of_the_cpu(tmp_path: Path) -> None:
