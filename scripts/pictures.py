@@ -4,7 +4,7 @@
 usage: pictures.py [NAME...]
 
 fold.svg, strided.svg, depthwise.svg, transposed.svg and matmul.svg: small layers that are really
-    folded, drawn by the code of the HTML report.
+    folded.
 session.svg: a terminal in which `widthfold` really runs.
 gains.svg: what benchmarks/published.json says of the models that auto makes faster.
 
@@ -34,7 +34,11 @@ import onnx
 from benchmark.report import NOT_RUN, Suite, label_ratios, lengths
 from campaign.report import read
 from markupsafe import Markup, escape
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
 from onnx import helper, numpy_helper
 from rich.console import Console
 from rich.text import Text
@@ -47,12 +51,9 @@ from widthfold_onnx.reports.pictures import (
     MUTED,
     RULE,
     WIDTH,
-    cell,
-    colour,
     draw,
-    kernel,
-    positions,
 )
+from widthfold_onnx.results import AxisPattern
 from widthfold_onnx.rewrite.record import FOLD_KEY, FoldRecord, read_record
 
 ROOT = Path(__file__).parents[1]
@@ -156,6 +157,111 @@ def fold_picture(example: Example) -> str:
             unpacks,
         ],
     )
+
+
+LETTER = 7
+POSITIONS = 16
+"""Drawn of an axis of any extent."""
+
+PALE = [to_hex(colour) for colour in colormaps["Set3"].colors]  # type: ignore[attr-defined]
+BLACK = "#101010"
+"""Text in cells is black on every screen, because cells are pale on every screen."""
+
+
+def colour(index: int) -> str:
+    """The colour of a tile, or of a tap, counted from -1 down to look different."""
+    return PALE[index % len(PALE)]
+
+
+def cell(axes: Axes, x: float, y: float, fill: str, text: str) -> None:
+    """Draw a position or a tap."""
+    axes.add_patch(Rectangle((x, y), 1, 1, facecolor=fill, edgecolor=MUTED, lw=0.5))
+    number(axes, x, y, text, LETTER)
+
+
+def number(axes: Axes, x: float, y: float, text: str, size: float) -> None:
+    axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", fontsize=size, color=BLACK)
+
+
+def positions(axis: AxisPattern, key: str) -> Markup:
+    """Draw the input as a row of positions, and below it the same positions as tiles in channels.
+
+    The drawing is empty where the input is not packed.
+    """
+    if axis.in_tile == 1:
+        return Markup()
+    tiles = axis.in_tile
+    is_open = axis.in_length is None
+    places = POSITIONS // tiles if axis.in_length is None else axis.in_length // tiles
+    width = places + is_open
+
+    def paint(axes: Axes) -> None:
+        x = 0.0
+        for place in range(places):
+            for tile in range(tiles):
+                cell(axes, x, 0, colour(tile), str(place * tiles + tile))
+                x += 1
+            x += 0.3 * (place + 1 < places)
+        if is_open:
+            axes.text(x + 0.5, 0.5, "…", ha="center", va="center", color=INK)
+            x += 1
+        scale = max(x, width + 6)
+        start = (scale - width) / 2
+        axes.text(scale / 2, 1.55, "↓", ha="center", va="center", fontsize=11, color=MUTED)
+        for tile in range(tiles):
+            for place in range(places):
+                cell(axes, start + place, 2.1 + tile, colour(tile), str(place * tiles + tile))
+            axes.text(start - 0.2, 2.6 + tile, f"tile {tile}", ha="right", va="center",
+                      fontsize=LETTER)  # fmt: skip
+        if is_open:
+            axes.text(start + places + 0.5, 2.1 + tiles / 2, "…", ha="center")
+        axes.text(start + width + 0.2, 2.1 + tiles / 2, "each tile:\nall channels",
+                  va="center", fontsize=LETTER, color=MUTED)  # fmt: skip
+        axes.set(xlim=(-0.1, scale + 0.1), ylim=(2.2 + tiles, -0.1), aspect="equal")
+        axes.set_axis_off()
+
+    title = f"Input positions along {axis.axis}, coloured by tile, before and after the fold"
+    return draw(key, title, (WIDTH, 0.9 + 0.24 * tiles), paint, (0.05, 0.05, 0.05, 0.05))
+
+
+def kernel(axis: AxisPattern, key: str) -> Markup:
+    """Draw the expanded kernel along one axis: which tap stands where; empty places are zero.
+
+    Columns stand in the order of the input positions that they read, which makes the taps a band.
+    """
+    rows, columns = axis.out_tile, axis.in_tile * axis.kernel
+    by_tile = 1 in (axis.kernel, axis.in_tile)  # else one line for each kernel position
+    names, counts = ("input tile", "kernel position"), (axis.in_tile, axis.kernel)
+    (group, member), (groups, members) = (names, counts) if by_tile else (names[::-1], counts[::-1])
+
+    def paint(axes: Axes) -> None:
+        cells: dict[int, list[tuple[int, int]]] = {}
+        for out_digit, in_digit, place, tap in axis.taps:
+            x = in_digit * members + place if by_tile else place * members + in_digit
+            cells.setdefault(tap, []).append((x, out_digit))
+        for tap, corners in cells.items():
+            squares = [[(x, y), (x + 1, y), (x + 1, y + 1), (x, y + 1)] for x, y in corners]
+            axes.add_collection(
+                PolyCollection(squares, facecolor=colour(-1 - tap), lw=0), autolim=False
+            )
+            for x, y in corners:
+                number(axes, x, y, str(tap), LETTER)
+        axes.vlines(range(0, columns + 1, members), 0, rows, color=MUTED, lw=0.7)
+        axes.hlines(range(rows + 1), 0, columns, color=RULE, lw=0.5, zorder=0)
+        axes.set_xticks([(tick + 0.5) * members for tick in range(groups)], map(str, range(groups)))
+        axes.set_yticks([tick + 0.5 for tick in range(rows)], map(str, range(rows)))
+        axes.set(xlim=(0, columns), ylim=(rows, 0))
+        inner = f", each with {member}s 0..{members - 1}" if members > 1 else ""
+        axes.set_xlabel(f"{group}{inner}")
+        axes.set_ylabel("output tile")
+        axes.tick_params(length=0)
+
+    title = (
+        f"Expanded kernel along {axis.axis}: {rows} output tiles by {axis.in_tile} input tiles of "
+        f"{axis.kernel} positions"
+    )
+    size = (WIDTH, 0.8 + 0.2 * max(rows, 3))
+    return draw(key, title, size, paint, (0.45, 0.05, 0.45, 0.05))
 
 
 def folded(example: Example) -> tuple[str, FoldRecord]:

@@ -332,7 +332,7 @@ class OutputParity(ReportPart, kw_only=True, frozen=True):
 
 
 class AxisPattern(ReportPart, kw_only=True, frozen=True):
-    """The fold of one axis of a layer, for drawing.
+    """The fold of one axis of a layer.
 
     Attributes:
         axis: batch, depth, height or width; rows or columns of a product of matrices.
@@ -360,7 +360,7 @@ class AxisPattern(ReportPart, kw_only=True, frozen=True):
 
 
 class FoldReport(ReportPart, kw_only=True, frozen=True):
-    """The record of a fold in a report: the HTML report draws it, and the proof ignores it.
+    """The fold that a node records; the proof ignores it.
 
     Attributes:
         node: name of the node.

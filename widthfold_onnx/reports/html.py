@@ -16,47 +16,36 @@ from markupsafe import Markup
 
 from widthfold_onnx.reports.described import AnyReport, described
 from widthfold_onnx.reports.description import NUMBER
-from widthfold_onnx.reports.words import short_text
-from widthfold_onnx.results import FoldReport, OptimizeReport, VerifyReport
+from widthfold_onnx.results import OptimizeReport, VerifyReport
 from widthfold_onnx.text import printable
 
 MAX_ROWS = 100
-MAX_FOLDS = 24
-MAX_DRAWN_BYTES = 1_500_000
-"""All caps together keep the file below 3 MB, whatever the model."""
+"""Of a table, so that the file stays below 3 MB, whatever the model."""
 
 _LONGEST = 1000
 _NAME = 60
 """Characters of a name in a table; the whole name is its tooltip."""
 
-Drawing = tuple[list[FoldReport], list[tuple[Markup, Markup, str]]]
-"""Nodes that are folded alike; positions, kernel and explanation of each axis."""
-
 
 def page(report: AnyReport) -> str:
-    """Render the report as a file of its own; the file of a verification draws the folds."""
-    folds = report.folds if isinstance(report, VerifyReport) else []
-    return _template("page.html").render(_context(report, folds))
+    """Render the report as a file of its own."""
+    return _template("page.html").render(_context(report))
 
 
 def part(report: AnyReport) -> str:
-    """Render the report as a part of a page, without folds; pictures need matplotlib."""
-    return _template("report.html").render(_context(report, []))
+    """Render the report as a part of a page; pictures need matplotlib."""
+    return _template("report.html").render(_context(report))
 
 
-def _context(report: AnyReport, folds: list[FoldReport]) -> dict[str, object]:
+def _context(report: AnyReport) -> dict[str, object]:
     """Return the values that both templates show."""
-    drawings = _drawings(folds) if folds else []
     return {
         "signature": Markup(f"<!-- {report.schema} -->"),
         "description": described(report, is_full=True),
         "pictures": [] if find_spec("matplotlib") is None else _pictures(report),
-        "drawings": drawings,
-        "not_drawn": len(folds) - sum(len(nodes) for nodes, _ in drawings),
         "is_number": lambda cell: isinstance(cell, str) and bool(NUMBER.fullmatch(cell)),
         "most": MAX_ROWS,
         "names": lambda table: table.short_names(_NAME),
-        "short": short_text,
     }
 
 
@@ -79,34 +68,6 @@ def _pictures(report: AnyReport) -> list[tuple[str, Markup]]:
         picture = pictures.speed(*interval, search.control, f"{key}speed")
         return [("Speed-up of the whole model", picture)]
     return []
-
-
-def _drawings(folds: list[FoldReport]) -> list[Drawing]:
-    """Draw the first folds, as many as fit; equal folds share a drawing."""
-    from widthfold_onnx.reports.pictures import explanation, kernel, positions
-
-    alike: dict[bytes, list[FoldReport]] = {}
-    for node in folds:
-        alike.setdefault(msgspec.json.encode((node.form, node.channels, node.axes)), []).append(
-            node
-        )
-    drawings: list[Drawing] = []
-    size = 0
-    for nodes in list(alike.values())[:MAX_FOLDS]:
-        key = f"fold{len(drawings)}"
-        axes = [
-            (
-                positions(axis, f"{key}positions{place}"),
-                kernel(axis, f"{key}kernel{place}"),
-                explanation(axis),
-            )
-            for place, axis in enumerate(nodes[0].axes)
-        ]
-        size += sum(len(row) + len(band) for row, band, _ in axes)
-        if size > MAX_DRAWN_BYTES:
-            break
-        drawings.append((nodes, axes))
-    return drawings
 
 
 @cache

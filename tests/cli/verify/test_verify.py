@@ -250,7 +250,7 @@ def test_all_forms_come_from_one_run(pair: tuple[Path, Path], tmp_path: Path) ->
     for text in texts:
         assert "widthfold verify model.onnx out.onnx --seeds 1" in text.replace("&#46;", ".")
         assert str(tmp_path) not in text
-    assert texts[3].count("<svg") == 2  # two pictures of the folded width
+    assert texts[3].startswith("<!doctype html>")
 
 
 def test_an_unknown_suffix_is_refused(pair: tuple[Path, Path], tmp_path: Path) -> None:
