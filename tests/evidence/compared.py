@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnx import parser
 
-from widthfold_onnx.evidence.checks import Uncompared, comparable_runs
+from widthfold_onnx.evidence.findings import Findings
+from widthfold_onnx.evidence.pair import Pair, Unrun
 from widthfold_onnx.evidence.parity.judgement import ModelParity, model_parity
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Provider, Sizes, VerifyOptions
 from widthfold_onnx.progress import Listener, progress_to, silent
 from widthfold_onnx.results import OutputParity, Verdict
+from widthfold_onnx.runtime.environment import StartReadings
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 OPTIONS = VerifyOptions(provider=Provider.CPU, seeds=3, truth_work=0)
@@ -58,15 +60,19 @@ def compare_models(
     is_proved: bool = False,
     send: Listener = silent,
 ) -> Comparison:
-    old, new = load(original), load(rewritten)
+    pair = Pair(load(original), load(rewritten), options, StartReadings())
     with progress_to(send):
-        runs = comparable_runs(old, new, options)
+        runs, findings = pair.runs, pair.interface
         provider = runs.options.provider
-        if isinstance(runs, Uncompared):
-            parity = ModelParity(runs.findings)
-            return Comparison(parity, provider, missing_kernel=runs.missing_kernel)
-        parity = model_parity(runs, new, is_proved=is_proved)
-        return Comparison(parity, provider, runs.inputs.sizes)
+        if isinstance(runs, Unrun):
+            findings += Findings(doubts=tuple(filter(None, [runs.reason])))
+            kernel = runs.reason if runs.lacks_kernel else ""
+            return Comparison(ModelParity(findings), provider, missing_kernel=kernel)
+        if findings.failures:
+            return Comparison(ModelParity(findings), provider)
+        parity = model_parity(runs, pair.rewritten, is_proved=is_proved)
+    parity = replace(parity, findings=findings + parity.findings)
+    return Comparison(parity, provider, runs.inputs.sizes)
 
 
 def stored(folder, name, text):

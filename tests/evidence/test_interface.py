@@ -34,7 +34,7 @@ def test_another_interface_fails_before_anything_runs(tmp_path, monkeypatch, rew
     def run(*arguments):
         raise AssertionError("a model runs")
 
-    monkeypatch.setattr("widthfold_onnx.evidence.checks.original_runs_of", run)
+    monkeypatch.setattr("widthfold_onnx.evidence.pair.original_runs_of", run)
     result = compared(tmp_path, LINE + " { y = Neg(x) }", rewritten)
     assert result.verdict == "fail"
     assert words in result.reasons[0]

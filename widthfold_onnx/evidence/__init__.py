@@ -1,8 +1,9 @@
 """Check that a rewritten model computes the function of the original, and measure its speed.
 
-`verify` starts `checks` in a child process; `checks` calls `interface`, `proof`, `integers`,
-`parity` and `timing`, and adds up their findings. Models run with `exact_kernels`. `saturation`
-leaves out forms before a search.
+`verify` starts `checks` in a child process. There each check asks a `pair` of models for what it
+needs: the runs of the original, `proof`, `integers`, `parity` and `timing`, each made once. The
+worst finding is the verdict. Models run with `exact_kernels`. `saturation` leaves out forms before
+a search.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from tests.reports.sample import timing
 from tests.small_models import LAYER, build, save
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.checks import verification_of
-from widthfold_onnx.evidence.parity.judgement import Findings, ModelParity
+from widthfold_onnx.evidence.findings import Findings
+from widthfold_onnx.evidence.parity.judgement import ModelParity
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.session import resolved
@@ -89,7 +90,7 @@ def test_a_timing_that_fails_leaves_the_rest_of_the_report(
     def stops(*arguments: object, **options: object) -> None:
         raise UnverifiedError("the runtime stopped")
 
-    monkeypatch.setattr("widthfold_onnx.evidence.checks.time_models", stops)
+    monkeypatch.setattr("widthfold_onnx.evidence.pair.time_models", stops)
     options = VerifyOptions(provider=Provider.CPU, seeds=1)
     report = verification_of(*map(load, pair), options)
     assert report.verdict == "unverified"
@@ -113,8 +114,8 @@ def test_what_fails_is_said_before_what_limits(
     pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parity = ModelParity(Findings(remarks=("left out seed 3: it stops",)), input_sets=1)
-    monkeypatch.setattr("widthfold_onnx.evidence.checks.model_parity", lambda *a, **k: parity)
-    monkeypatch.setattr("widthfold_onnx.evidence.checks.time_models", lambda *a, **k: timing())
+    monkeypatch.setattr("widthfold_onnx.evidence.pair.model_parity", lambda *a, **k: parity)
+    monkeypatch.setattr("widthfold_onnx.evidence.pair.time_models", lambda *a, **k: timing())
     options = VerifyOptions(provider=Provider.CPU, seeds=1, fail_under=9.0)
     report = verification_of(*map(load, pair), options)
     assert [reason.split(":")[0] for reason in report.reasons] == [

@@ -10,7 +10,7 @@ Models that are proved equal are compared by the default tolerance first. What i
 shaken copies, and if these do not explain it, the truth.
 
 Both models run without the optimizations of the runtime, as these have faults, and with all of them
-on, as they would be deployed. What this and every other check finds is a value of `Findings`.
+on, as they would be deployed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import msgspec
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, open_chosen, saturates
+from widthfold_onnx.evidence.findings import Findings
 from widthfold_onnx.evidence.parity.original_runs import COPIES, UNSTEADY_NOTE, OriginalRuns
 from widthfold_onnx.evidence.parity.outputs import (
     DEFAULT_RTOL,
@@ -43,7 +44,7 @@ from widthfold_onnx.evidence.parity.runs import Runs, attempt
 from widthfold_onnx.evidence.parity.truth import true_outputs, usable_truths
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.progress import Step, progress, progress_to, silent
-from widthfold_onnx.results import LevelName, OutputParity, Verdict
+from widthfold_onnx.results import LevelName, OutputParity
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.providers import PRECISION
 from widthfold_onnx.text import printable
@@ -270,39 +271,6 @@ def stored_faults(original: OriginalRuns, computed: Sequence[Outputs]) -> list[s
             if not new.passed and (is_far or (old.nonfinite_match and not new.nonfinite_match)):
                 lines.append(f"{item.label}: stored {_difference(new)}")
     return lines
-
-
-@dataclass(frozen=True, kw_only=True)
-class Findings:
-    """The findings of one check or of several, one line each.
-
-    Attributes:
-        failures: faults of the rewritten model.
-        doubts: why no statement is possible.
-        remarks: what limits a check.
-    """
-
-    failures: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
-
-    def __add__(self, other: Findings) -> Findings:
-        """Return the findings of both."""
-        return Findings(
-            failures=self.failures + other.failures,
-            doubts=self.doubts + other.doubts,
-            remarks=self.remarks + other.remarks,
-        )
-
-    @property
-    def verdict(self) -> Verdict:
-        """Fail if anything failed, unverified if anything is left open, else pass."""
-        return "fail" if self.failures else "unverified" if self.doubts else "pass"
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """All lines; failures come before remarks, as a message may be cut at its end."""
-        return (*self.failures, *self.doubts, *self.remarks)
 
 
 def compare_as_deployed(original: OriginalRuns, rewritten: LoadedModel, exact: Runs) -> Findings:

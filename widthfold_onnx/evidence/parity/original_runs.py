@@ -92,6 +92,10 @@ class OriginalRuns:
             f"output {printable(name)} {UNSTEADY_NOTE}" for name in sorted(self.unsteady_outputs)
         ]
 
+    def shapes_of(self, name: str) -> list[tuple[int, ...]]:
+        """Return the extents of an output on each input set that returned it."""
+        return [outputs[name].shape for outputs in self.outputs if name in outputs]
+
     def run(self, model: LoadedModel, level: Level) -> Runs:
         """Run a model on each input set."""
         return attempt(model, self.options, level, self.inputs.sets)

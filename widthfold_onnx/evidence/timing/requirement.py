@@ -59,6 +59,14 @@ def gate(
     return "unverified", f"not known to reach --fail-under {least:g}: {figures}; {remedy}"
 
 
+def with_requirement(timing: Timing, least: float | None) -> Timing:
+    """Return a timing, judged against the smallest accepted speed-up where there is one."""
+    if least is None:
+        return timing
+    verdict, _ = gate(slowest(timing), least)
+    return msgspec.structs.replace(timing, fail_under=least, fail_under_verdict=verdict)
+
+
 def slowest(timing: Timing) -> Timing:
     """Return a timing with the speed-up of the size at which the model gains least."""
     gains = [row.gain for row in timing.sizes if row.gain is not None]

@@ -16,8 +16,9 @@ from tests.folding import fold_model, verify
 from tests.lacking import refuses_signed_convs
 from tests.small_models import MODELS
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.findings import Findings
 from widthfold_onnx.evidence.parity import judgement
-from widthfold_onnx.evidence.parity.judgement import Findings, compare_as_deployed
+from widthfold_onnx.evidence.parity.judgement import compare_as_deployed
 from widthfold_onnx.evidence.parity.runs import Runs
 from widthfold_onnx.evidence.saturation import run_as_judged
 from widthfold_onnx.model.loader import LoadedModel, load

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from widthfold_onnx.evidence.parity.judgement import Findings
+from widthfold_onnx.evidence.findings import Findings
 
 FAILURE = Findings(failures=("an output differs",))
 DOUBT = Findings(doubts=("it does not run",))
