@@ -15,7 +15,7 @@ from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import TensorProto, helper
+from onnx import AttributeProto, TensorProto, helper
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.proto.functions import (
@@ -42,6 +42,7 @@ from widthfold_onnx.model.proto.tensors import (
     is_external,
 )
 from widthfold_onnx.model.proto.walk import (
+    FLAGS,
     StoredTensor,
     all_tensors,
     domain_name,
@@ -243,11 +244,24 @@ def _check_nothing_captured(scope: NameScope) -> None:
         raise InvalidModelError(f"{reader} reads {quoted(name)}, which nothing writes")
 
 
+READ_TYPES = {
+    **dict.fromkeys(FLAGS, AttributeProto.INT),
+    **dict.fromkeys(
+        ("border", "dilations", "kernel_shape", "pads", "strides"), AttributeProto.INTS
+    ),
+    **dict.fromkeys(("output_padding", "output_shape"), AttributeProto.INTS),
+    "auto_pad": AttributeProto.STRING,
+    "group": AttributeProto.INT,
+}
+"""The types of attributes that are read of operators of the runtime, which onnx does not check."""
+
+
 def _check_attributes(node: onnx.NodeProto, *, in_function: bool) -> None:
     names: set[str] = set()
     # A Constant, and ops of runtimes, may hold any bytes.
     domain, op_type = operator_of(node)
     has_words = domain == "" and op_type != "Constant"
+    is_read = domain in ("", RUNTIME_DOMAIN)
     for attribute in node.attribute:
         name = checked_text(attribute.name, "attribute name")
         is_referring = checked_text(attribute.ref_attr_name, "attribute name") != ""
@@ -255,6 +269,12 @@ def _check_attributes(node: onnx.NodeProto, *, in_function: bool) -> None:
             problem = f"two attributes named {quoted(name)}"
         elif has_words and not is_text(attribute.s):
             problem = f"attribute {quoted(name)} is not UTF-8"
+        elif is_read and attribute.type not in (
+            AttributeProto.UNDEFINED,
+            READ_TYPES.get(name, attribute.type),
+        ):
+            words = map(AttributeProto.AttributeType.Name, (READ_TYPES[name], attribute.type))
+            problem = "attribute {} has to be of type {}, not {}".format(quoted(name), *words)
         elif is_referring and not in_function:
             problem = f"attribute {quoted(name)} refers to a function that it is not in"
         else:

@@ -199,6 +199,21 @@ def test_refuses_an_attribute_given_twice():
     refuses(model([new_node]), "two attributes named 'a'")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "types"),
+    [
+        ("strides", 2, "INTS, not INT"),
+        ("pads", "x", "INTS, not STRING"),
+        ("group", 2.0, "INT, not FLOAT"),
+        ("auto_pad", 1, "STRING, not INT"),
+        ("transB", [1], "INT, not INTS"),
+    ],
+)
+def test_refuses_an_attribute_of_another_type_of_an_operator_of_the_runtime(name, value, types):
+    conv = node("FusedConv", ["X"], ["Y"], domain="com.microsoft", **{name: value})
+    refuses(model([conv]), f"attribute '{name}' has to be of type {types}")
+
+
 def test_refuses_a_word_that_is_no_text():
     new_node = node("Conv", ["X", "X"], ["Y"], "c", auto_pad=b"\xff")
     refuses(model([new_node]), "^node 'c': attribute 'auto_pad' is not UTF-8$")

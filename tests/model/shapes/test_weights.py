@@ -13,6 +13,7 @@ from tests.folding import optimize
 from tests.rewrite.guards.guarded import parsed
 from tests.running import LEVELS, opened
 from widthfold_onnx.model.proto.dims import DimensionKey
+from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.model.shapes.weights import extents_by_weights
 from widthfold_onnx.options import FoldOptions
 
@@ -22,10 +23,9 @@ Extents = dict[DimensionKey, int]
 def net(
     inputs: str, body: str, outputs: str = "float[?, ?, ?, ?] y", **shapes: tuple
 ) -> onnx.ModelProto:
-    return parsed(
-        f'<ir_version: 8, opset_import: ["" : 17]> g ({inputs}) => ({outputs}) {{ {body} }}',
-        **shapes,
-    )
+    opsets = '"" : 17, "acme" : 1'
+    text = f"<ir_version: 8, opset_import: [{opsets}]> g ({inputs}) => ({outputs}) {{ {body} }}"
+    return parsed(text, **shapes)
 
 
 IMAGES = "float[n, c, h, w] x"
@@ -117,6 +117,16 @@ def test_what_may_run_at_several_extents_stays_open(case: str) -> None:
     model, several = OPEN[case]
     assert extents_by_weights(model) == {}
     assert all(runs(model, extents) for extents in several)
+
+
+@pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose", "BatchNormalization", "MatMul"])
+def test_an_operator_of_another_domain_says_nothing_of_its_data(op_type: str) -> None:
+    model = net("float[n, c] x", f"y = acme.{op_type} (x, k)", "float[?] y", k=(5, 7))
+    assert extents_by_weights(model) == {}
+    del model.graph.input[0]
+    x = onnx.helper.make_node("Source", [], ["x"], domain="acme")
+    model.graph.node.insert(0, x)
+    assert ShapeTable(model, {}).get("", "x") is None
 
 
 def test_a_model_with_channels_left_open_is_folded_and_proved(tmp_path: Path) -> None:

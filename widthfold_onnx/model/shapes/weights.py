@@ -11,9 +11,9 @@ from onnx import helper
 from widthfold_onnx.arrays import Dims
 from widthfold_onnx.model.proto.dims import DimensionKey, Dimensions, declared, probe_extents
 from widthfold_onnx.model.proto.scope import NameScope, graph_scope
-from widthfold_onnx.model.proto.walk import inputs
+from widthfold_onnx.model.proto.walk import inputs, is_default
 from widthfold_onnx.model.shapes.fact import Fact
-from widthfold_onnx.model.shapes.inference import WEIGHT_POSITIONS
+from widthfold_onnx.model.shapes.inference import weight_position
 from widthfold_onnx.model.shapes.table import Derivation, inputs_of
 
 
@@ -91,16 +91,16 @@ def _equal_extents(
 ) -> Iterator[tuple[Extent, Extent]]:
     """Yield extents of two operands that have to be equal at every run of a node."""
     attributes = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
-    weight = WEIGHT_POSITIONS.get(node.op_type)
-    if weight is not None and weight < len(dims):
+    weight = weight_position(node)
+    if weight is not None:
         axis, groups = (
             (0, 1) if node.op_type == "ConvTranspose" else (1, attributes.get("group", 1))
         )
         channels = _extent(dims[weight], axis)
         yield (0, _extent(dims[0], 1)), (weight, channels and channels * groups)
-    elif node.op_type == "BatchNormalization":
+    elif is_default(node, "BatchNormalization"):
         yield (0, _extent(dims[0], 1)), (1, _extent(dims[1], 0))
-    elif node.op_type in ("Gemm", "MatMul"):
+    elif is_default(node, "Gemm", "MatMul"):
         column = -2 if attributes.get("transA") else -1
         row = -1 if attributes.get("transB") or len(dims[1] or ()) == 1 else -2
         yield (0, _extent(dims[0], column)), (1, _extent(dims[1], row))
