@@ -252,8 +252,10 @@ READ_TYPES = {
     **dict.fromkeys(("output_padding", "output_shape"), AttributeProto.INTS),
     "auto_pad": AttributeProto.STRING,
     "group": AttributeProto.INT,
+    "Crop.scale": AttributeProto.INTS,
 }
-"""The types of attributes that are read of operators of the runtime, which onnx does not check."""
+"""The types of attributes that are read of operators of the runtime, which onnx does not check.
+The operator is named where others have another type."""
 
 
 def _check_attributes(node: onnx.NodeProto, *, in_function: bool) -> None:
@@ -261,7 +263,6 @@ def _check_attributes(node: onnx.NodeProto, *, in_function: bool) -> None:
     # A Constant, and ops of runtimes, may hold any bytes.
     domain, op_type = operator_of(node)
     has_words = domain == "" and op_type != "Constant"
-    is_read = domain in ("", RUNTIME_DOMAIN)
     for attribute in node.attribute:
         name = checked_text(attribute.name, "attribute name")
         is_referring = checked_text(attribute.ref_attr_name, "attribute name") != ""
@@ -269,18 +270,24 @@ def _check_attributes(node: onnx.NodeProto, *, in_function: bool) -> None:
             problem = f"two attributes named {quoted(name)}"
         elif has_words and not is_text(attribute.s):
             problem = f"attribute {quoted(name)} is not UTF-8"
-        elif is_read and attribute.type not in (
-            AttributeProto.UNDEFINED,
-            READ_TYPES.get(name, attribute.type),
-        ):
-            words = map(AttributeProto.AttributeType.Name, (READ_TYPES[name], attribute.type))
-            problem = "attribute {} has to be of type {}, not {}".format(quoted(name), *words)
+        elif domain in ("", RUNTIME_DOMAIN) and _has_other_type(op_type, attribute):
+            problem = f"attribute {quoted(name)} has another type than that of the operator"
         elif is_referring and not in_function:
             problem = f"attribute {quoted(name)} refers to a function that it is not in"
         else:
             names.add(name)
             continue
         raise InvalidModelError(f"{describe_node(node)}: {problem}")
+
+
+def _has_other_type(op_type: str, attribute: AttributeProto) -> bool:
+    """Check whether an attribute is not of the type in which it is read."""
+    names = (attribute.name, f"{op_type}.{attribute.name}")
+    expected_types = {READ_TYPES[name] for name in names if name in READ_TYPES}
+    return bool(expected_types) and attribute.type not in {
+        AttributeProto.UNDEFINED,
+        *expected_types,
+    }
 
 
 def _check_notes(
