@@ -35,7 +35,7 @@ from widthfold_onnx.evidence.proof.values import Call, Elements, UnevaluableErro
 from widthfold_onnx.model.proto.scope import NameScope, describe_node
 from widthfold_onnx.model.proto.walk import body_path, copy_of, is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
-from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.options import RuntimeOptions, Shapes
 from widthfold_onnx.results import IntegerRun
 from widthfold_onnx.runtime.provider_traits import Level
 
@@ -70,7 +70,7 @@ def _draw() -> Draw:
 
 
 def run_on_integers(
-    old: Program, new: Program, shapes: Shapes, options: VerifyOptions
+    old: Program, new: Program, shapes: Shapes, options: RuntimeOptions
 ) -> IntegerRun:
     """Run every linear node that only the new model has."""
     table = new.shapes_at(shapes)
@@ -121,7 +121,7 @@ def _linear_nodes(
 
 
 def _difference(
-    model: Program, node: onnx.NodeProto, arrays: list[Array | None], options: VerifyOptions
+    model: Program, node: onnx.NodeProto, arrays: list[Array | None], options: RuntimeOptions
 ) -> str:
     """Say where the runtime's result differs from the definition, "" if nowhere.
 

@@ -88,11 +88,11 @@ def _in_file(array: Array) -> Array:
 
 def attempt(
     model: LoadedModel | Callable[[], onnx.ModelProto],
-    options: VerifyOptions,
+    options: RuntimeOptions,
     level: Level,
     sets: Iterable[InputSet],
     open_model: Callable[
-        [LoadedModel | onnx.ModelProto, VerifyOptions, Level], Session
+        [LoadedModel | onnx.ModelProto, RuntimeOptions, Level], Session
     ] = open_exact,
 ) -> Runs:
     """Run a model on input sets, by default with exact integers.
