@@ -45,9 +45,9 @@ from make_models import write
 from nets import published_layers
 
 from widthfold_onnx import WidthfoldError
-from widthfold_onnx.decide.decisions import Drafting
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.evidence import verify
+from widthfold_onnx.evidence.delivery import IntoFile
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import (
     Companion,
@@ -61,6 +61,8 @@ from widthfold_onnx.options import (
 )
 from widthfold_onnx.pipeline import optimize
 from widthfold_onnx.results import OptimizeReport, SearchReport
+from widthfold_onnx.rewrite.draft import Draft
+from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.runtime.environment import StartReadings, environment
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning.identity import machine_identity, setting_identity
@@ -122,7 +124,9 @@ def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, lis
             options = FoldOptions(factor=factor, input_shapes=(shapes,))
             out = Path(folder) / f"{factor}.onnx"
             try:
-                report, _ = optimize(load(model), out, options, DeliveryOptions(), search)
+                loaded = load(model)
+                target = IntoFile(loaded, out, DeliveryOptions())
+                report = optimize(loaded, options, search, target).report
                 row = msgspec.structs.replace(row, layers=len(report.sites))
                 counts = report.summary
                 changed = counts.folded + counts.exchanged + counts.padded
@@ -174,9 +178,9 @@ def compared(
     done = [Companion(it.name) for it in report.companions if it.status == "exchanged"]
     shapes = {name: tuple(dims) for name, dims in result.sizes[0].shapes.items()}
     fold = FoldOptions(input_shapes=(SHAPES.get(model.stem, {}),))
-    drafting = Drafting(load(model), fold)
-    draft = drafting.with_companions(drafting.matches(done))
-    layers = Layers.of(drafting.reading(draft), fold, shapes, load_target(result.target))
+    loaded, draft = load(model), Draft.unchanged(fold)
+    draft = draft.with_companions(draft.matches(loaded, done))
+    layers = Layers.of(Reading.of(loaded, draft), fold, shapes, load_target(result.target))
     provider = Provider(result.provider)
     options = RuntimeOptions(provider=provider, threads=search.threads)
     setting = setting_identity(options, Level.ALL)

@@ -9,9 +9,11 @@ from typing import Any
 import onnx
 
 from widthfold_onnx import evidence, pipeline
-from widthfold_onnx.decide.decisions import Choose, decisions_of
+from widthfold_onnx.decide.decisions import Choose, decisions_of, forms_of
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.decide.inspection import inspect_model
+from widthfold_onnx.decide.match import match, read_for
+from widthfold_onnx.evidence.delivery import IntoFile
 from widthfold_onnx.model.check import checked
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.model.loader import Model, load
@@ -28,9 +30,9 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import InspectReport, OptimizeReport, SiteReport, VerifyReport
 from widthfold_onnx.rewrite.draft import Draft
 from widthfold_onnx.rewrite.exchange import Match, exchanged, find_matches
+from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rewrite.reading import Reading
-from widthfold_onnx.rewrite.rewriting import Rewriting
-from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rewrite.rewriting import Rewriting, rewrite
 
 FOR_DELIVERY = DeliveryOptions()
 BY_DEFAULT = SearchOptions()
@@ -41,11 +43,16 @@ def fold_model(
 ) -> tuple[onnx.ModelProto, list[SiteReport]]:
     """Fold a model in memory at a fixed factor, without a proof; `proto` if nothing changes."""
     proto = checked(proto, folder)
-    decided_plan = decide_fixed(Model(proto, folder), options)
-    if not decided_plan.plan.is_changing:
-        return proto, list(decided_plan.outcomes.sites)
-    fitted_plan = decided_plan.fit()
-    return fitted_plan.rewriting.carry_out(), list(decided_plan.outcomes.sites)
+    reading, draft, outcomes = decide_fixed(Model(proto, folder), options)
+    if not draft.is_changing:
+        return proto, list(outcomes.sites)
+    return rewrite(reading, draft.forms).carry_out(), list(outcomes.sites)
+
+
+def rewriting_by_plan(model: onnx.ModelProto, plan: Plan) -> Rewriting:
+    """Return the rewriting that carries a plan out, as far as it fits."""
+    reading = read_for(Model(model, None), plan)
+    return rewrite(reading, match(reading, plan)[0].forms)
 
 
 def exchange_all(
@@ -65,12 +72,7 @@ def read(model: onnx.ModelProto, options: FoldOptions) -> Reading:
 
 def rewriting(reading: Reading, options: FoldOptions, choose: Choose) -> Rewriting:
     """Settle on the forms that `choose` returns; layers that it refuses stay."""
-    layers = [
-        (decision.layer, decision.answer)
-        for decision in decisions_of(reading, options, choose)
-        if decision.layer is not None and isinstance(decision.answer, Form)
-    ]
-    return Rewriting.of(reading.document, layers)
+    return rewrite(reading, forms_of(decisions_of(reading, options, choose)))
 
 
 def rewritten(model: onnx.ModelProto, options: FoldOptions, choose: Choose) -> onnx.ModelProto:
@@ -88,9 +90,8 @@ def optimize(
 ) -> OptimizeReport:
     """Return the report of `pipeline.optimize` for a file."""
     loaded = load(model)
-    return pipeline.optimize(
-        loaded, out, options, verify_options, search_options, **keywords
-    ).report
+    target = None if out is None else IntoFile(loaded, out, verify_options)
+    return pipeline.optimize(loaded, options, search_options, target, **keywords).report
 
 
 def verify(original: Path, rewritten: Path, *arguments: Any, **options: Any) -> VerifyReport:

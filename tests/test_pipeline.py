@@ -17,16 +17,18 @@ from tests.reports.sample import passing
 from tests.running import opened
 from tests.small_models import LAYER, build, save
 from widthfold_onnx import CheckFailedError, InvalidModelError, UsageError, pipeline
+from widthfold_onnx.evidence import delivery
 from widthfold_onnx.evidence.checks import verification_of
+from widthfold_onnx.evidence.delivery import InMemory, IntoFile
 from widthfold_onnx.model.loader import LoadedModel, Model, load
 from widthfold_onnx.options import (
     DeliveryOptions,
     FoldOptions,
     Provider,
-    RuntimeOptions,
     SearchOptions,
     VerifyOptions,
 )
+from widthfold_onnx.pipeline import Result
 from widthfold_onnx.progress import Step, progress_to
 from widthfold_onnx.results import OptimizeReport, VerifyReport
 from widthfold_onnx.rewrite.rewriting import Rewriting
@@ -45,16 +47,23 @@ def with_data_beside(folder: Path) -> LoadedModel:
     return load(folder / "m.onnx")
 
 
+def in_memory(
+    model: onnx.ModelProto, options: FoldOptions, search_options: SearchOptions = BY_DEFAULT
+) -> Result:
+    loaded = Model(model, None)
+    return pipeline.optimize(loaded, options, search_options, InMemory(loaded))
+
+
 def test_what_a_plan_makes_of_a_model_in_memory_is_proved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = with_data_beside(tmp_path)
-    plan = pipeline.plan(loaded, FACTOR_4, BY_DEFAULT)
+    plan = pipeline.optimize(loaded, FACTOR_4, BY_DEFAULT).plan
     other = build(LAYER, seed=1)
     monkeypatch.setattr(Rewriting, "carry_out", lambda rewriting: other)
     with pytest.raises(CheckFailedError, match="proof: different"):
-        pipeline.apply_in_memory(loaded, plan)
-    assert pipeline.apply_in_memory(loaded, plan, no_verify=True) is other
+        pipeline.apply(loaded, plan, InMemory(loaded))
+    assert pipeline.apply(loaded, plan, InMemory(loaded, no_verify=True)).model is other
 
 
 def test_the_data_of_a_model_is_no_output(tmp_path: Path) -> None:
@@ -62,34 +71,35 @@ def test_the_data_of_a_model_is_no_output(tmp_path: Path) -> None:
     data = tmp_path / "m.data"
     before = data.read_bytes()
     with pytest.raises(UsageError, match="is an input"):
-        pipeline.optimize(loaded, data, FACTOR_4, None, BY_DEFAULT)
+        IntoFile(loaded, data, None)
+    out = tmp_path / "out.onnx"
+    IntoFile(loaded, out, None)
     with pytest.raises(UsageError, match="is an input"):
-        pipeline.apply(loaded, pipeline.plan(loaded, FACTOR_4, BY_DEFAULT), data, None)
+        IntoFile(loaded, out, None, [out])
     assert data.read_bytes() == before
 
 
 def test_a_model_in_memory_gets_the_layout_of_its_provider() -> None:
-    model, last = build(LAYER), RuntimeOptions(provider_options={"prefer_nhwc": "1"})
-    for runtime_options, is_last in ((RuntimeOptions(), False), (last, True)):
-        _, result = pipeline.optimize_in_memory(Model(model, None), "m", FACTOR_4, runtime_options)
+    model, last = build(LAYER), SearchOptions(provider_options={"prefer_nhwc": "1"})
+    for search_options, is_last in ((BY_DEFAULT, False), (last, True)):
+        result = in_memory(model, FACTOR_4, search_options)
         assert [site.form.endswith(" in NHWC") for site in result.report.sites] == [is_last]
 
 
 def test_a_model_in_memory_is_proved_at_its_only_sizes() -> None:
     model = build(OPEN)
     options = replace(FACTOR_4, input_shapes={"x": (1, 2, 8, 24)}, fixed_shapes=True)
-    new_model, _ = pipeline.optimize_in_memory(Model(model, None), "m", options, RuntimeOptions())
+    new_model = in_memory(model, options).model
     assert new_model.graph.input[0].type.tensor_type.shape.dim[3].dim_value == 24
 
 
 def test_the_report_of_a_model_in_memory_has_its_name_and_the_bytes_of_both_models() -> None:
     model = build(LAYER)
-    new_model, result = pipeline.optimize_in_memory(
-        Model(model, None), "some.onnx", FACTOR_4, RuntimeOptions()
-    )
+    loaded = Model(model, None, name="some.onnx")
+    result = pipeline.optimize(loaded, FACTOR_4, BY_DEFAULT, InMemory(loaded))
     assert result.report.model == "some.onnx"
     sizes = result.report.summary.bytes_before, result.report.summary.bytes_after
-    assert sizes == (model.ByteSize(), new_model.ByteSize())
+    assert sizes == (model.ByteSize(), result.model.ByteSize())
     assert sizes[0] < sizes[1]
 
 
@@ -97,7 +107,7 @@ def test_the_report_has_the_values_of_the_inputs(tmp_path: Path) -> None:
     text = LAYER.replace("] x)", "] x, float rate)").replace("Relu (c)", "Mul (c, rate)")
     loaded = load(save(build(text), tmp_path / "m.onnx"))
     chosen = SearchOptions(values={"rate": (2.0,)})
-    report = pipeline.optimize(loaded, None, FACTOR_4, None, chosen).report
+    report = pipeline.optimize(loaded, FACTOR_4, chosen).report
     assert report.values == [{"rate": [2.0]}]
 
 
@@ -106,7 +116,9 @@ def test_stored_inputs_give_the_sizes(tmp_path: Path) -> None:
     stored, sizes = tmp_path / "x.npy", (1, 2, 8, 20)
     np.save(stored, np.ones(sizes, np.float32))
     inputs = {"inputs": (str(stored),)}
-    assert pipeline.plan(loaded, FACTOR_4, SearchOptions(**inputs)).sizes == ({"x": sizes},)
+    assert pipeline.optimize(loaded, FACTOR_4, SearchOptions(**inputs)).plan.sizes == (
+        {"x": sizes},
+    )
     report = wf.verify(loaded.path, loaded.path, **inputs, seeds=0, truth_work=0, no_timing=True)
     assert report.proof.extents[0] == {"x": list(sizes)}
     assert report.assumed is None
@@ -122,10 +134,10 @@ def test_what_was_just_folded_is_proved_and_compared_as_verify_does(
         seen.extend(item for item in arguments if isinstance(item, VerifyOptions))
         return passing()
 
-    monkeypatch.setattr(pipeline, "verify", verify)
+    monkeypatch.setattr(delivery, "verify", verify)
     path, file, out = (tmp_path / name for name in ("m.onnx", "plan.json", "out.onnx"))
     loaded = load(save(build(LAYER), path))
-    plan = pipeline.plan(loaded, FACTOR_4, BY_DEFAULT)
+    plan = pipeline.optimize(loaded, FACTOR_4, BY_DEFAULT).plan
     plan.save(file)
     wf.optimize(path, out, factor=4)
     wf.apply(path, plan, out)
@@ -167,7 +179,8 @@ def test_the_original_that_was_decided_on_is_the_one_that_is_verified(tmp_path: 
     other.producer_name = "build"
     save(other, path)
     with pytest.raises(InvalidModelError, match=r"^m.onnx was changed in the meantime$"):
-        pipeline.optimize(loaded, tmp_path / "out.onnx", FACTOR_4, DeliveryOptions(), BY_DEFAULT)
+        target = IntoFile(loaded, tmp_path / "out.onnx", DeliveryOptions())
+        pipeline.optimize(loaded, FACTOR_4, BY_DEFAULT, target)
     assert not (tmp_path / "out.onnx").exists()
 
 
@@ -230,15 +243,13 @@ LATE_LEFT_OUT = {"late": "fold-not-proved", "plain": "folded"}
 
 @pytest.mark.parametrize("name", DECIDING)
 def test_a_fold_that_no_proof_shows_costs_no_other(name: str) -> None:
-    folded_model, result = pipeline.optimize_in_memory(
-        Model(beside(name), None), "m", FACTOR_4, RuntimeOptions()
-    )
+    result = in_memory(beside(name), FACTOR_4)
     assert codes(result.report) == LATE_LEFT_OUT
     reasons = {site.node: site.reason for site in result.report.sites}
     assert reasons["late"].startswith("the proof does not show it equal: y (node 'y/widthfold/")
     assert [layer.node for layer in result.plan.layers] == ["plain"]
     weights = {
-        node.name: node.input[1] for node in folded_model.graph.node if node.name in LATE_LEFT_OUT
+        node.name: node.input[1] for node in result.model.graph.node if node.name in LATE_LEFT_OUT
     }
     assert (weights["late"], weights["plain"]) == ("w", "w/widthfold")
 
@@ -276,7 +287,7 @@ def test_no_fold_that_is_different_is_left_out_in_silence(
 
     monkeypatch.setattr(Rewriting, "carry_out", carry_out_wrongly)
     with pytest.raises(CheckFailedError, match="proof: different"):
-        pipeline.optimize_in_memory(Model(beside("nonzero"), None), "m", FACTOR_4, RuntimeOptions())
+        in_memory(beside("nonzero"), FACTOR_4)
 
 
 def test_a_layer_whose_input_has_no_shape_is_left_alone() -> None:

@@ -22,7 +22,6 @@ from widthfold_onnx.errors import (
 
 if _TYPE_CHECKING:
     from widthfold_onnx.api import (
-        Result,
         WidthFold,
         apply,
         fold,
@@ -32,6 +31,7 @@ if _TYPE_CHECKING:
         tune,
         verify,
     )
+    from widthfold_onnx.pipeline import Result
     from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
     from widthfold_onnx.rewrite.plan import Plan
 

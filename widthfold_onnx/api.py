@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -18,6 +18,7 @@ import onnx
 from widthfold_onnx import evidence, pipeline
 from widthfold_onnx.decide.inspection import inspect_model
 from widthfold_onnx.errors import CheckFailedError, UsageError
+from widthfold_onnx.evidence.delivery import InMemory, IntoFile, Target
 from widthfold_onnx.keywords import (
     CheckKeywords,
     FoldKeywords,
@@ -31,9 +32,10 @@ from widthfold_onnx.keywords import (
 )
 from widthfold_onnx.model.interop import ModelHandle, handle_of
 from widthfold_onnx.model.library import ir
-from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.linking import NodeName
+from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.model.proto.walk import copy_of
-from widthfold_onnx.model.writer import write_model
+from widthfold_onnx.model.writer import written
 from widthfold_onnx.options import (
     DEFAULT_FACTOR,
     DeliveryOptions,
@@ -43,37 +45,26 @@ from widthfold_onnx.options import (
     SearchOptions,
     VerifyOptions,
 )
+from widthfold_onnx.pipeline import Result
 from widthfold_onnx.progress import READING, Listener, progress, progress_to, silent
+from widthfold_onnx.refusal import Code
 from widthfold_onnx.reports import notebook
-from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
+from widthfold_onnx.results import (
+    InspectReport,
+    OptimizeReport,
+    SiteReport,
+    TuneReport,
+    VerifyReport,
+)
 from widthfold_onnx.rewrite.plan import Plan, read_plan
 from widthfold_onnx.runtime.inputs.stored import with_stored_sizes
+from widthfold_onnx.text import printable
 
 notebook.show_as_html()
 
 RUN_ONLY = ("seeds", "rtol", "atol", "inputs", "value")
 """Keywords of a comparison on the runtime. A model in memory at a fixed factor is not run, so they
 are refused."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """The result of `optimize`.
-
-    Attributes:
-        model: the new model in the form of the given one; for a path, `out`, or a ModelProto
-            without `out`. None if verification did not pass, or nothing was changed under
-            `require_fold`.
-        plan: the plan that was carried out.
-        report: the outcome of every layer, and the verification.
-    """
-
-    model: Any
-    plan: Plan
-    report: OptimizeReport
-
-    def _repr_html_(self) -> str:
-        return self.report._repr_html_()
 
 
 def optimize(
@@ -106,29 +97,28 @@ def optimize(
         UnverifiedError: nothing can be measured, or a model in memory cannot be proved.
     """
     check_keywords("optimize", keywords, OptimizeKeywords)
-    fold_options = options_from(FoldOptions, keywords)
-    handle = handle_of(model)
+    options = options_from(FoldOptions, keywords)
+    handle = _handle(model, out)
     search_options = options_from(SearchOptions, keywords)
-    if out is None and not fold_options.is_measured:
+    if out is None and not options.is_measured:
         _check_unused(RUN_ONLY, keywords, "compares a model that is written to `out`")
-        proto, (report, plan) = pipeline.optimize_in_memory(
-            handle.model, handle.name, fold_options, search_options, no_verify=no_verify
-        )
-        is_refused = require_fold and not plan.is_changing
-        return Result(None if is_refused else handle.give(proto), plan, report)
-    verify_options = None if no_verify else _delivery_options(keywords)
-    with _files(handle, out) as (source, target), progress_to(on_progress):
-        progress(READING)
-        report, plan = pipeline.optimize(
-            load(source),
-            target,
-            fold_options,
-            verify_options,
+        result = pipeline.optimize(
+            handle.model,
+            options,
             search_options,
+            InMemory(handle.model, no_verify),
             require_fold=require_fold,
         )
-        new_model = _written_model(handle, out, target, plan) if report.written else None
-        return Result(new_model, plan, report)
+        return _in_form_of(handle, result)
+    verify_options = None if no_verify else _delivery_options(keywords)
+    with progress_to(on_progress), _place(out) as place:
+        progress(READING)
+        with _loaded(handle) as loaded:
+            target = IntoFile(loaded, place, verify_options)
+            result = pipeline.optimize(
+                loaded, options, search_options, target, require_fold=require_fold
+            )
+            return _in_form_of(handle, result, out)
 
 
 def fold(
@@ -162,7 +152,7 @@ def fold(
     keywords = {**_default_factor(keywords), **keywords}
     result = optimize(model, out, no_verify=no_verify, **keywords)
     if result.model is None:
-        check_written(result.report)
+        check_delivered(result.report)
     return result.model
 
 
@@ -184,10 +174,11 @@ def plan(model: Any, *, on_progress: Listener = silent, **keywords: Unpack[PlanK
     """
     check_keywords("plan", keywords, PlanKeywords)
     search_options = options_from(SearchOptions, keywords)
-    with _files(handle_of(model), None) as (source, _), progress_to(on_progress):
-        fold_options = options_from(FoldOptions, keywords)
+    options, handle = options_from(FoldOptions, keywords), handle_of(model)
+    with progress_to(on_progress):
         progress(READING)
-        return pipeline.plan(load(source), fold_options, search_options)
+        with _loaded(handle) as loaded:
+            return pipeline.optimize(loaded, options, search_options).plan
 
 
 def apply(
@@ -220,20 +211,21 @@ def apply(
         UnverifiedError: the result cannot be shown to be equal.
     """
     check_keywords("apply", keywords, CheckKeywords)
-    handle = handle_of(model)
+    handle = _handle(model, out)
+    plan_files = [] if isinstance(plan, Plan) else [Path(plan)]
+    plan = plan if isinstance(plan, Plan) else read_plan(plan)
     if out is None:
-        plan = plan if isinstance(plan, Plan) else read_plan(plan)
         _check_unused(CheckKeywords.__annotations__, keywords, "compares a file written to `out`")
-        new_model = pipeline.apply_in_memory(
-            handle.model, plan, partial=partial, no_verify=no_verify
-        )
-        return handle.give(new_model)
-    plan = plan if isinstance(plan, Plan) else Path(plan)
-    verify_options = None if no_verify else _delivery_options(keywords)
-    with _files(handle, out) as (source, target):
-        report, _ = pipeline.apply(load(source), plan, target, verify_options, partial=partial)
-    check_written(report)
-    return target
+        target: Target = InMemory(handle.model, no_verify)
+        result = pipeline.apply(handle.model, plan, target, allow_misfits=partial)
+    else:
+        verify_options = None if no_verify else _delivery_options(keywords)
+        with _loaded(handle) as loaded:
+            target = IntoFile(loaded, Path(out), verify_options, plan_files)
+            result = pipeline.apply(loaded, plan, target, allow_misfits=partial)
+    if result.model is None:
+        check_delivered(result.report)
+    return _in_form_of(handle, result, out).model
 
 
 def verify(
@@ -261,14 +253,12 @@ def verify(
     """
     check_keywords("verify", keywords, VerifyKeywords)
     options = options_from(VerifyOptions, keywords)
-    with (
-        _files(handle_of(original), None) as (first, _),
-        _files(handle_of(rewritten), None) as (second, _),
-        progress_to(on_progress),
-    ):
+    handles = handle_of(original), handle_of(rewritten)
+    with progress_to(on_progress):
         progress(READING)
-        old, new = load(first), load(second)
-        return evidence.verify(old, new, with_stored_sizes(options, options.inputs, old.proto))
+        with _loaded(handles[0]) as first, _loaded(handles[1]) as second:
+            options = with_stored_sizes(options, options.inputs, first.proto)
+            return evidence.verify(first, second, options)
 
 
 def inspect(model: Any, **keywords: Unpack[InspectKeywords]) -> InspectReport:
@@ -286,8 +276,8 @@ def inspect(model: Any, **keywords: Unpack[InspectKeywords]) -> InspectReport:
     check_keywords("inspect", keywords, InspectKeywords)
     options = options_from(FoldOptions, keywords, **_default_factor(keywords))
     runtime_options = options_from(RuntimeOptions, keywords)
-    with _files(handle_of(model), None) as (source, _):
-        return inspect_model(load(source), options, runtime_options)
+    with _loaded(handle_of(model)) as loaded:
+        return inspect_model(loaded, options, runtime_options)
 
 
 def tune(
@@ -343,8 +333,8 @@ class WidthFold(ir.passes.FunctionalPass):
         return ir.passes.PassResult(result, modified=True)
 
 
-def check_written(report: OptimizeReport) -> None:
-    """Check that a model was written, because it passed verification.
+def check_delivered(report: OptimizeReport) -> None:
+    """Check that a model was delivered, because it passed its checks.
 
     Raises:
         CheckFailedError: the model is not equal, or the plan does not fit.
@@ -354,8 +344,13 @@ def check_written(report: OptimizeReport) -> None:
         return
     if report.verification is not None and report.verification.error is not None:
         raise report.verification.error
-    misfits = [site for site in report.sites if site.status == "refused"]
-    raise CheckFailedError("; ".join(f"{site.node}: {site.reason}" for site in misfits))
+    misfits = [site for site in report.sites if site.code == Code.MISFIT]
+    reasons = "; ".join(f"{_shown(site)}: {site.reason}" for site in misfits)
+    raise CheckFailedError(f"the plan does not fit the model: {reasons}")
+
+
+def _shown(site: SiteReport) -> str:
+    return printable(str(NodeName(site.graph, site.node)))
 
 
 def _default_factor(keywords: Mapping[str, Any]) -> FoldKeywords:
@@ -381,21 +376,47 @@ def _check_unused(names: Collection[str], keywords: Mapping[str, Any], purpose: 
             raise UsageError(f"{name} {purpose}; a model in memory is proved and not run")
 
 
-@contextmanager
-def _files(handle: ModelHandle, out: Path | str | None) -> Iterator[tuple[Path, Path]]:
-    """Give the paths of a model and of its result; files for a model in memory are temporary."""
+def _handle(model: Any, out: Path | str | None) -> ModelHandle:
+    """Return the handle of a model.
+
+    Raises:
+        UsageError: `out` is given for a model in memory; or as `handle_of`.
+    """
+    handle = handle_of(model)
     if handle.path is None and out is not None:
         raise UsageError("out is for a model that is given by its path")
+    return handle
+
+
+@contextmanager
+def _loaded(handle: ModelHandle) -> Iterator[LoadedModel]:
+    """Load the file of a model, a temporary one for a model in memory."""
+    if handle.path is not None:
+        yield load(handle.path)
+        return
+    model = handle.model
     with tempfile.TemporaryDirectory(prefix="widthfold-") as folder:
-        source = handle.path
-        if source is None:
-            source = Path(folder, handle.name)
-            write_model(copy_of(handle.model.proto), source, source_folder=handle.model.folder)
-        yield source, Path(folder, "out.onnx") if out is None else Path(out)
+        path = Path(folder, model.name)
+        with written(copy_of(model.proto), path, source_folder=model.folder) as file:
+            file.publish()
+        yield load(path)
 
 
-def _written_model(handle: ModelHandle, out: Path | str | None, target: Path, plan: Plan) -> Any:
-    """Return a written model in the form in which its original was given."""
+@contextmanager
+def _place(out: Path | str | None) -> Iterator[Path]:
+    """Give the path of a result, a temporary one if there is none."""
     if out is not None:
-        return target
-    return handle.give(onnx.load(target) if plan.is_changing else handle.model.proto)
+        yield Path(out)
+        return
+    with tempfile.TemporaryDirectory(prefix="widthfold-") as folder:
+        yield Path(folder, "out.onnx")
+
+
+def _in_form_of(handle: ModelHandle, result: Result, out: Path | str | None = None) -> Result:
+    """Return a result with the model in the form in which its original was given."""
+    model = result.model
+    if isinstance(model, Path) and out is None:
+        model = onnx.load(model) if result.plan.is_changing else handle.model.proto
+    return replace(
+        result, model=handle.give(model) if isinstance(model, onnx.ModelProto) else model
+    )

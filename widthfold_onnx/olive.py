@@ -15,8 +15,9 @@ from olive.passes import Pass  # noqa: TID251
 from olive.passes.onnx import common  # noqa: TID251
 from olive.passes.pass_config import BasePassConfig, PassConfigParam  # noqa: TID251
 
-from widthfold_onnx.api import check_written
+from widthfold_onnx.api import check_delivered
 from widthfold_onnx.errors import WidthfoldError
+from widthfold_onnx.evidence.delivery import IntoFile
 from widthfold_onnx.keywords import options_from
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import (
@@ -107,9 +108,10 @@ def _fold(model: Path, out: Path, options: dict[str, Any]) -> OptimizeReport:
         log.debug("widthfold: %s", step.text)
 
     with progress_to(say):
-        report, _ = optimize(load(model), out, fold, verify, search)
+        loaded = load(model)
+        report = optimize(loaded, fold, search, IntoFile(loaded, out, verify)).report
     show(described(report))
-    check_written(report)
+    check_delivered(report)
     return report
 
 

@@ -6,12 +6,14 @@ from pathlib import Path
 
 from widthfold_onnx.algebra.channels import Grouping
 from widthfold_onnx.arrays import round_up
-from widthfold_onnx.decide.decisions import Drafting
+from widthfold_onnx.decide.decisions import decisions_of, forms_of
 from widthfold_onnx.decide.inspection import TILE
-from widthfold_onnx.decide.match import fit
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rewrite.draft import Draft
+from widthfold_onnx.rewrite.reading import Reading
+from widthfold_onnx.rewrite.rewriting import rewrite
 from widthfold_onnx.rules.enumeration import conv_forms
 from widthfold_onnx.rules.form import Answer
 from widthfold_onnx.rules.layers import ConvLayer, Layer
@@ -33,7 +35,8 @@ def pad_channels(model: Path, out: Path, shapes: Shapes) -> int:
 
     loaded = load(model)
     options = FoldOptions(input_shapes=(shapes,), max_flops_growth=1e9, max_bytes_growth=1e9)
-    drafting = Drafting(loaded, options)
-    plan = drafting.plan(drafting.base_plan, choose)
-    fit(loaded, plan).rewriting.write(out)
-    return len(plan.layers)
+    reading = Reading.of(loaded, Draft.unchanged(options))
+    forms = forms_of(decisions_of(reading, options, choose))
+    with rewrite(reading, forms).written(out) as file:
+        file.publish()
+    return len(forms)

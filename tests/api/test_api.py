@@ -23,9 +23,10 @@ import widthfold_onnx as wf
 from tests.reports.sample import passing
 from tests.running import LEVELS, opened
 from tests.shared import ROOT
-from widthfold_onnx import CheckFailedError, UnverifiedError, UsageError, keywords, pipeline
+from widthfold_onnx import CheckFailedError, UnverifiedError, UsageError, keywords
 from widthfold_onnx.cli import main
 from widthfold_onnx.errors import WidthfoldError
+from widthfold_onnx.evidence import delivery
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.progress import Step
@@ -132,13 +133,13 @@ def test_the_provider_of_the_measurement_verifies(
 ) -> None:
     """It verified on the provider AUTO, whatever had measured."""
     seen: list[VerifyOptions] = []
-    verify = pipeline.verify
+    verify = delivery.verify
 
     def spy(first: LoadedModel, second: LoadedModel, options: VerifyOptions) -> VerifyReport:
         seen.append(options)
         return verify(first, second, options)
 
-    monkeypatch.setattr(pipeline, "verify", spy)
+    monkeypatch.setattr(delivery, "verify", spy)
     session = {"session.intra_op.allow_spinning": "0"}
     wf.optimize(
         MODEL, tmp_path / "o.onnx", factor=8, provider="cpu", session_option=session, seeds=2
@@ -158,14 +159,14 @@ def test_weights_that_are_frozen() -> None:
 
 
 def test_a_file_that_does_not_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    verify = pipeline.verify
+    verify = delivery.verify
 
     def failing(*arguments: object, **named: object) -> VerifyReport:
         report = verify(*arguments, **named)
         verdict = {"verdict": "fail", "reasons": ["it differs"]}
         return msgspec.structs.replace(report, **verdict)
 
-    monkeypatch.setattr(pipeline, "verify", failing)
+    monkeypatch.setattr(delivery, "verify", failing)
     out = tmp_path / "out.onnx"
     with pytest.raises(CheckFailedError, match="it differs"):
         wf.fold(MODEL, out)

@@ -6,18 +6,16 @@ import onnx
 import pytest
 
 from tests.decide.net import NET, OPTIONS
+from tests.folding import read
 from tests.small_models import build
 from widthfold_onnx.decide.decisions import (
-    Drafting,
     decisions_of,
+    forms_of,
     is_selected,
-    layer_plans,
 )
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.model.loader import Model
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.plan import EMPTY_PLAN
 from widthfold_onnx.rules.form import Answer, Form
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.selection import preferred_form
@@ -53,9 +51,7 @@ def test_patterns_select_and_skip(
 
 def test_every_site_is_decided_in_graph_order(model: onnx.ModelProto) -> None:
     options = FoldOptions(factor=4, skip=("b",))
-    decisions = decisions_of(
-        Drafting(Model(model, None), options).reading(EMPTY_PLAN), options, choose
-    )
+    decisions = decisions_of(read(model, options), options, choose)
     assert [(d.site.name, d.layer is None) for d in decisions] == [("b", True), ("a", False)]
     skipped, folded = (decision.answer for decision in decisions)
     assert isinstance(skipped, Refusal)
@@ -69,24 +65,11 @@ def test_a_pattern_without_a_site_is_an_error(
 ) -> None:
     options = FoldOptions(factor=4, **changes)
     with pytest.raises(UsageError, match=r"no layer is named '(relu|c\*)'; `inspect` lists them"):
-        decisions_of(Drafting(Model(model, None), options).reading(EMPTY_PLAN), options, choose)
+        decisions_of(read(model, options), options, choose)
 
 
-def test_a_plan_has_the_layers_with_a_form_sorted_by_name(model: onnx.ModelProto) -> None:
-    reading = Drafting(Model(model, None), OPTIONS).reading(EMPTY_PLAN)
-    plan = EMPTY_PLAN.with_layers(layer_plans(decisions_of(reading, OPTIONS, choose)))
-    assert [layer.node for layer in plan.layers] == ["a", "b"]
-    assert layer_plans(decisions_of(reading, OPTIONS, lambda layer: LATER)) == []
-    drafting = Drafting(Model(model, None), OPTIONS)
-    assert drafting.plan(EMPTY_PLAN, choose) == plan
-
-
-def test_the_plan_that_changes_nothing_freezes_nothing() -> None:
-    model = build(NET)
-    model.graph.input.extend(
-        onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims)
-        for t in model.graph.initializer
-    )
-    drafting = Drafting(Model(model, None), FoldOptions(factor=4, freeze_weights=True))
-    assert drafting.base_plan.frozen == ("v", "w")
-    assert not drafting.unchanged.is_changing
+def test_refused_layers_have_no_form(model: onnx.ModelProto) -> None:
+    reading = read(model, OPTIONS)
+    forms = forms_of(decisions_of(reading, OPTIONS, choose))
+    assert forms.keys() == {("", "a"), ("", "b")}
+    assert forms_of(decisions_of(reading, OPTIONS, lambda layer: LATER)) == {}

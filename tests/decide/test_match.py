@@ -14,11 +14,16 @@ import widthfold_onnx as wf
 from tests.lacking import needs_prelu
 from tests.small_models import TWO_CONVS, build
 from widthfold_onnx import CheckFailedError, Plan
-from widthfold_onnx.decide.match import fit
+from widthfold_onnx.decide.match import Misfit, match, read_for
 from widthfold_onnx.model.loader import Model
 from widthfold_onnx.options import Companion
-from widthfold_onnx.rewrite.draft import CompanionPlan
+from widthfold_onnx.rewrite.draft import CompanionPlan, Draft
+from widthfold_onnx.rewrite.plan import plan_of
 from widthfold_onnx.runtime import kernels
+
+
+def matched(model: onnx.ModelProto, plan: Plan) -> tuple[Draft, list[Misfit]]:
+    return match(read_for(Model(model, None), plan), plan)
 
 
 def other_kernel(model: onnx.ModelProto) -> None:
@@ -62,7 +67,7 @@ def test_what_does_not_fit_is_named_and_the_rest_can_be_applied(
     with pytest.raises(CheckFailedError) as error:
         wf.apply(model, plan)
     assert all(word in str(error.value) for word in words), error.value
-    misfits = {misfit.name.node for misfit in fit(Model(model, None), plan).misfits}
+    misfits = {misfit.name.node for misfit in matched(model, plan)[1]}
     rest = wf.apply(model, plan, partial=True)
     assert len(plan.layers) - len(misfits) == sum(
         any(entry.key == "widthfold.fold" for entry in node.metadata_props)
@@ -100,7 +105,7 @@ def test_frozen_weights_and_companions_that_are_missing_are_named() -> None:
         "companions": ({"node": "act", "companion": "prelu"},),
     }
     plan = msgspec.convert({"schema": "widthfold.plan/1", **changes}, Plan)
-    misfits = list(map(str, fit(Model(model, None), plan).misfits))
+    misfits = list(map(str, matched(model, plan)[1]))
     assert misfits == [
         "w1: no weight of this name is an input",
         "act: companion prelu: no node of this name matches",
@@ -145,7 +150,9 @@ def test_the_parts_that_fit_are_a_plan_of_their_own() -> None:
     plan = wf.plan(model, factor=4)
     companion = CompanionPlan(node="act", companion=Companion.PRELU)
     more = msgspec.structs.replace(plan, frozen=("w1",), companions=(companion,))
-    assert fit(Model(model, None), more).plan == plan
+    draft, misfits = matched(model, more)
+    assert plan_of(draft, plan.origin) == plan
+    assert len(misfits) == 2
 
 
 @needs_prelu

@@ -7,8 +7,8 @@ import dataclasses
 from tests.decide.net import NET, OPTIONS
 from tests.small_models import build
 from widthfold_onnx.decide.fixed import decide_fixed
-from widthfold_onnx.decide.match import fit
-from widthfold_onnx.decide.outcomes import applied_outcomes
+from widthfold_onnx.decide.match import match, read_for
+from widthfold_onnx.decide.outcomes import applied
 from widthfold_onnx.model.loader import Model
 
 
@@ -24,7 +24,9 @@ def test_what_a_plan_does_not_name_is_kept_and_what_does_not_fit_is_refused() ->
     plan = decide_fixed(Model(model, None), dataclasses.replace(OPTIONS, skip=("b",))).plan
     (last,) = [node for node in model.graph.node if node.name == "a"]
     last.name = "renamed"
-    sites = applied_outcomes(fit(Model(model, None), plan), plan).sites
+    reading = read_for(Model(model, None), plan)
+    draft, misfits = match(reading, plan)
+    sites = applied(reading, draft, misfits, plan).outcomes.sites
     assert [(site.node, site.status, site.code, site.reason) for site in sites] == [
         ("b", "kept", "not-planned", "the plan does not name it"),
         ("renamed", "kept", "not-planned", "the plan does not name it"),

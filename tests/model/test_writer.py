@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from widthfold_onnx.errors import InternalError, InvalidModelError, UsageError
 from widthfold_onnx.model import atomic
 from widthfold_onnx.model.loader import load
-from widthfold_onnx.model.writer import copy_model, write_model
+from widthfold_onnx.model.writer import copy_model, written
 
 SIZES = {"a": 40, "b": 1 << 19, "c": 7}
 NUMBERS = {
@@ -93,6 +93,14 @@ def largest_file(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
 
 
+def write_model(proto, out, *, accepts, **options):
+    """Write a model, and publish it if the temporary file is accepted."""
+    with written(proto, out, **options) as file:
+        if accepts(file.path):
+            file.publish()
+        return file.is_published()
+
+
 # ---------------------------------------------------------------- success
 
 
@@ -135,12 +143,12 @@ def test_external_data_move_into_one_file_with_a_hash(source, out):
 
 
 def test_the_same_model_gives_the_same_bytes(source, out):
-    def written():
+    def bytes_of_files():
         write_model(load(source).proto, out, source_folder=source.parent, accepts=loads)
         return {path.name: path.read_bytes() for path in out.parent.iterdir()}
 
-    first = written()
-    assert written() == first
+    first = bytes_of_files()
+    assert bytes_of_files() == first
 
 
 def test_another_content_gets_another_name_and_the_old_file_stays(source, out):

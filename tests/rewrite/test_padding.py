@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from tests.folding import fold_model
+from tests.folding import fold_model, rewriting_by_plan
 from tests.rewrite.proved import assert_proved, proof
 from tests.rules.padding.nets import (
     CASES,
@@ -19,7 +19,6 @@ from tests.rules.padding.nets import (
     planned,
 )
 from tests.running import run
-from widthfold_onnx.decide.match import fit
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.model.loader import Model
 from widthfold_onnx.options import Companion, FoldOptions
@@ -93,7 +92,7 @@ def test_a_plan_that_does_not_fit_names_the_layer(other: str, why: str) -> None:
     with pytest.raises(CheckFailedError) as caught:
         applied(model, plan)
     assert why in str(caught.value)
-    result = fit(Model(model, None), plan).rewriting.carry_out()
+    result = rewriting_by_plan(model, plan).carry_out()
     assert [list(i.dims) for i in result.graph.initializer] == [[count, 3, 2, 1], [2, count, 1, 2]]
 
 

@@ -18,7 +18,7 @@ from tests.small_models import build, save
 from tests.tuning.search import nets
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import RuntimeOptions
-from widthfold_onnx.pipeline import CommandResult
+from widthfold_onnx.pipeline import Result
 from widthfold_onnx.results import NodeTime
 from widthfold_onnx.rewrite.plan import EMPTY_PLAN
 
@@ -140,15 +140,16 @@ def test_figures_that_cannot_be_read_are_named_in_one_line(
 def test_a_model_changed_in_one_way_alone_is_timed(
     bench: ModuleType, report: ModuleType, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    def optimize(*args: object, **more: object) -> CommandResult:
+    def optimize(*args: object, **more: object) -> Result:
         counts = SimpleNamespace(**{"folded": 0, "exchanged": 0, "padded": 0} | {kind: 3})
         report = SimpleNamespace(sites=[1], summary=counts, written="out.onnx", search=None)
-        return CommandResult(report, EMPTY_PLAN)
+        return Result(None, EMPTY_PLAN, report)
 
     def timed(model: Path, out: Path, changed: int | None, options: object):
         return report.Cell(note="faster", folded=changed)
 
     monkeypatch.setattr(bench, "load", lambda model: None)
+    monkeypatch.setattr(bench, "IntoFile", lambda *args: None)
     monkeypatch.setattr(bench, "optimize", optimize)
     monkeypatch.setattr(bench, "timed", timed)
     monkeypatch.setattr(bench, "pad_channels", lambda *args: 0)

@@ -66,15 +66,14 @@ def apply_command(
     with status_line():
         progress(READING)
         loaded = load(model)
+        from widthfold_onnx.evidence.delivery import IntoFile
         from widthfold_onnx.pipeline import apply
+        from widthfold_onnx.rewrite.plan import read_plan
 
-        result, _ = apply(
-            loaded,
-            plan,
-            out,
-            None if no_verify else verify_options,
-            partial=partial,
-        )
+        read = read_plan(plan)
+        checks = None if no_verify else verify_options
+        target = None if out is None else IntoFile(loaded, out, checks, [plan])
+        result = apply(loaded, read, target, allow_misfits=partial).report
     destinations.deliver(result, model)
     if result.written is None and result.verification is not None:
         leave_unwritten(result, "a plan without a layer leaves it alone")

@@ -113,22 +113,21 @@ def optimize_command(
     with status_line():
         progress(READING)
         loaded = load(model)
+        from widthfold_onnx.evidence.delivery import IntoFile
         from widthfold_onnx.pipeline import optimize
 
-        result, plan = optimize(
-            loaded,
-            None if check else out,
-            fold_options,
-            None if no_verify else verify_options,
-            replace(search_options, store=search_options.store or default_path()),
-            require_fold=require_fold,
-        )
-    destinations.deliver(result, model)
-    _require_success(result, needs_fold=require_fold)
+        target = None
+        if out is not None and not check:
+            target = IntoFile(loaded, out, None if no_verify else verify_options)
+        search_options = replace(search_options, store=search_options.store or default_path())
+        result = optimize(loaded, fold_options, search_options, target, require_fold=require_fold)
+    report = result.report
+    destinations.deliver(report, model)
+    _require_success(report, needs_fold=require_fold)
     if save_plan is not None and not check:
-        plan.save(save_plan)
-    _advise_timing(result, model, out, fold_options, search_options)
-    _conclude(result, check=check)
+        result.plan.save(save_plan)
+    _advise_timing(report, model, out, fold_options, search_options)
+    _conclude(report, check=check)
 
 
 def _require_success(result: OptimizeReport, *, needs_fold: bool) -> None:

@@ -31,7 +31,7 @@ def precommit_command(models: tuple[Path, ...], fold_options: FoldOptions) -> No
         loaded = load(model)
         from widthfold_onnx.pipeline import optimize
 
-        counts = optimize(loaded, None, fold_options, None, SearchOptions()).report.summary
+        counts = optimize(loaded, fold_options, SearchOptions()).report.summary
         if counts.is_changing:
             findings.append(f"{quoted(str(model))}: {changes_text(counts)}")
     if findings:

@@ -20,7 +20,6 @@ from widthfold_onnx.rewrite.draft import Draft, first_draft
 from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.padding import PaddableChains, paddable_chains
 from widthfold_onnx.rewrite.plan import (
-    LayerPlan,
     Plan,
     plan_of,
 )
@@ -77,7 +76,7 @@ class Drafting:
     def plan(self, draft: Plan, choose: Choose) -> Plan:
         """Return a draft with the form that a function chooses for each layer."""
         decisions = decisions_of(self.reading(draft), self.fold_options, choose)
-        return draft.with_layers(layer_plans(decisions))
+        return plan_of(draft.as_draft.with_forms(forms_of(decisions)))
 
 
 @dataclass(frozen=True)
@@ -137,18 +136,9 @@ def read_sites(reading: Reading, options: FoldOptions) -> Iterator[tuple[Site, L
             yield site, reading.layer(site)
 
 
-def layer_plans(decisions: Iterable[Decision]) -> list[LayerPlan]:
-    """Return the parts of a plan for the layers to which decisions give a form."""
-    return [
-        LayerPlan(
-            graph=decision.name.graph,
-            node=decision.name.node,
-            structure=decision.answer.structure,
-            form=decision.answer.spec,
-        )
-        for decision in decisions
-        if decision.layer is not None and isinstance(decision.answer, Form)
-    ]
+def forms_of(decisions: Iterable[Decision]) -> dict[NodeName, Form]:
+    """Return the forms that decisions give to layers."""
+    return {d.name: d.answer for d in decisions if isinstance(d.answer, Form)}
 
 
 def selected_chains(reading: Reading, options: FoldOptions, multiple: int) -> PaddableChains:

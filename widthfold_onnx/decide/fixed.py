@@ -1,16 +1,14 @@
-"""Decide the plan of a model at a fixed factor, or of its strides, and the layout of its forms."""
+"""Decide the forms of layers at a fixed factor, or of their strides, and the layout of forms."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
 
-import msgspec
-
-from widthfold_onnx.decide.decided_plan import DecidedPlan
-from widthfold_onnx.decide.decisions import Drafting, decisions_of, layer_plans
+from widthfold_onnx.decide.decisions import decisions_of, forms_of, selected_chains
 from widthfold_onnx.decide.hints import Hints, SizeFinder
 from widthfold_onnx.decide.outcomes import (
+    Decided,
     Outcomes,
     companion_reports,
     padding_report,
@@ -20,7 +18,9 @@ from widthfold_onnx.decide.outcomes import (
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.loader import Model
 from widthfold_onnx.options import FoldOptions, FormName, Layout, Provider, RuntimeOptions
+from widthfold_onnx.rewrite.draft import first_draft
 from widthfold_onnx.rewrite.plan import Origin
+from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rules.selection import preferred_form
 from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.provider_traits import traits_of
@@ -29,8 +29,8 @@ from widthfold_onnx.runtime.providers import OFF
 
 def decide_fixed(
     model: Model, options: FoldOptions, size_finder: SizeFinder | None = None
-) -> DecidedPlan:
-    """Return the plan that folds every layer that the rules allow, by the factor of the options.
+) -> Decided:
+    """Return the forms that fold every layer that the rules allow, by the factor of the options.
 
     Args:
         model: the model.
@@ -43,14 +43,14 @@ def decide_fixed(
     """
     if options.is_measured:
         raise UsageError("without measurements a plan needs a factor, or form strides")
-    drafting = Drafting(model, options)
-    matches = drafting.matches(options.active_companions)
-    draft = drafting.with_companions(matches)
-    reading, padding = drafting.reading(draft), None
+    draft = first_draft(model, options)
+    matches = draft.matches(model, options.active_companions)
+    draft = draft.with_companions(matches)
+    reading, padding = Reading.of(model, draft), None
     if options.pad_channels and not reading.is_folded:
-        paddable = drafting.paddable_chains(reading, options.pad_channels)
-        draft = msgspec.structs.replace(draft, padding=paddable.plan)
-        reading = drafting.reading(draft)
+        paddable = selected_chains(reading, options, options.pad_channels)
+        draft = replace(draft, padding=paddable.plan)
+        reading = Reading.of(model, draft)
         is_padded, reason = bool(paddable.chains), unpaddable(options)
         padding = padding_report(paddable, is_padded=is_padded, reason=reason)
     decisions = decisions_of(reading, options, partial(preferred_form, options=options))
@@ -58,15 +58,9 @@ def decide_fixed(
     sites = [site_report(decision, hints.of(decision)) for decision in decisions]
     name = "strides" if options.form is FormName.STRIDES else f"factor {options.factor}"
     origin = Origin(widthfold=version("widthfold-onnx"), decision=name)
-    return DecidedPlan(
-        plan=msgspec.structs.replace(draft.with_layers(layer_plans(decisions)), origin=origin),
-        reading=reading,
-        outcomes=Outcomes(
-            sites=sites,
-            companions=companion_reports(matches, options.active_companions, ""),
-            padding=padding,
-        ),
-    )
+    companions = companion_reports(matches, options.active_companions, "")
+    outcomes = Outcomes(sites, companions, padding, origin=origin)
+    return Decided(reading, draft.with_forms(forms_of(decisions)), outcomes)
 
 
 def decide_layout(options: FoldOptions, runtime: RuntimeOptions) -> FoldOptions:

@@ -7,7 +7,7 @@ from functools import partial
 
 from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES
 from widthfold_onnx.arrays import Dims, round_up
-from widthfold_onnx.decide.decisions import Decision, Drafting, decisions_of
+from widthfold_onnx.decide.decisions import Decision, decisions_of, selected_chains
 from widthfold_onnx.decide.hints import Hints, size_finder_of
 from widthfold_onnx.decide.outcomes import KEPT, companion_reports, model_remarks, padding_report
 from widthfold_onnx.errors import UnverifiedError, UsageError
@@ -15,6 +15,7 @@ from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, Values
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import AssumedSizes, FormChoice, InspectReport, InspectSite
+from widthfold_onnx.rewrite.draft import first_draft
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_fold
 from widthfold_onnx.rules.companions import COMPANIONS
@@ -62,12 +63,12 @@ def inspect_model(
             "takes is shown by `optimize MODEL`"
         )
     combinations = cases(loaded.proto, runtime_options.values)
-    drafting = Drafting(loaded, options)
-    matches = drafting.matches(tuple(COMPANIONS))
-    draft = drafting.with_companions(drafting.matches(options.active_companions))
-    reading = drafting.reading(draft)
+    draft = first_draft(loaded, options)
+    matches = draft.matches(loaded, tuple(COMPANIONS))
+    draft = draft.with_companions(draft.matches(loaded, options.active_companions))
+    reading = Reading.of(loaded, draft)
     multiple = options.pad_channels or CHANNEL_MULTIPLES[0]
-    paddable = drafting.paddable_chains(reading, multiple)
+    paddable = selected_chains(reading, options, multiple)
     assumed = _assumed(loaded, options, combinations)
     hints = Hints(reading, options, size_finder_of(loaded.path, combinations))
     choose = partial(preferred_form, options=options)

@@ -1,15 +1,18 @@
-"""Report what a plan does to a model, to every layer, region and companion: its outcomes."""
+"""Report what is done to a model, to every layer, region and companion: its outcomes."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
+import msgspec
 import onnx
 
 from widthfold_onnx.decide.decisions import Decision
-from widthfold_onnx.decide.match import FittedPlan
+from widthfold_onnx.decide.match import Misfit
 from widthfold_onnx.model.linking import NodeName
+from widthfold_onnx.model.loader import Model
 from widthfold_onnx.model.proto.walk import model_nodes
 from widthfold_onnx.model.shapes.declarations import declaration_remarks
 from widthfold_onnx.model.shapes.table import ShapeTable
@@ -25,11 +28,15 @@ from widthfold_onnx.results import (
     PaddingReport,
     SearchReport,
     SiteReport,
+    SizeGain,
     Stop,
 )
+from widthfold_onnx.rewrite.draft import Draft
 from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.padding import PaddableChains
-from widthfold_onnx.rewrite.plan import Plan
+from widthfold_onnx.rewrite.plan import Origin, Plan, PlanTimes, plan_of
+from widthfold_onnx.rewrite.reading import Reading
+from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.form import Form, spread_of
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import EXTENTS, guard_conditions
@@ -49,7 +56,7 @@ NOT_PLANNED = Refusal(Code.NOT_PLANNED, "the plan does not name it")
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The outcomes of a plan, as lines of the report.
+    """What was decided, as lines of the report and of a plan file.
 
     Attributes:
         sites: of each layer.
@@ -57,6 +64,8 @@ class Outcomes:
         padding: of padded channels; None where none were to be padded, or the model contains folds.
         search: the figures of the search; None at a fixed factor.
         assumed: sizes that were assumed; None where nothing was left open, or nothing was run.
+        origin: where the decision comes from.
+        measured: times of the run that decided.
     """
 
     sites: Sequence[SiteReport]
@@ -64,9 +73,11 @@ class Outcomes:
     padding: PaddingReport | None = None
     search: SearchReport | None = None
     assumed: AssumedSizes | None = None
+    origin: Origin | None = None
+    measured: PlanTimes = field(default_factory=PlanTimes)
 
     def with_refusals(self, refusals: Mapping[NodeName, Refusal]) -> Outcomes:
-        """Return the same with the refusals of layers that the plan does not fold."""
+        """Return the same with the refusals of layers that are not folded."""
         sites = [
             _unfolded_site(name, site.op, refusals[name], site.gain)
             if (name := NodeName(site.graph, site.node)) in refusals
@@ -74,6 +85,50 @@ class Outcomes:
             for site in self.sites
         ]
         return replace(self, sites=sites)
+
+    def untimed(self, *, accepted: bool) -> Outcomes:
+        """Return the same without figures of the whole model: another model was timed.
+
+        `accepted` tells whether the model is changed still.
+        """
+        measured = PlanTimes(sizes=self.measured.sizes)
+        if self.search is None:
+            return replace(self, measured=measured)
+        figures = {
+            field.name: field.default
+            for field in msgspec.structs.fields(SearchReport)
+            if field.default is not msgspec.NODEFAULT
+        }
+        sizes = [SizeGain(shapes=row.shapes) for row in self.search.sizes]
+        search = msgspec.structs.replace(
+            self.search, **figures, whole=None, sizes=sizes, accepted=accepted
+        )
+        return replace(self, search=search, measured=measured)
+
+
+class Decided(NamedTuple):
+    """What was decided for a model.
+
+    Attributes:
+        reading: the model, read under the draft.
+        draft: what is done to it.
+        outcomes: why.
+    """
+
+    reading: Reading
+    draft: Draft
+    outcomes: Outcomes
+
+    @property
+    def plan(self) -> Plan:
+        """The plan file of the draft."""
+        return plan_of(self.draft, self.outcomes.origin, self.outcomes.measured)
+
+    def without(self, refusals: Mapping[NodeName, Refusal], model: Model) -> Decided:
+        """Return the same without some forms; the model is read anew, for another rewriting."""
+        draft = self.draft.without(refusals)
+        outcomes = self.outcomes.with_refusals(refusals).untimed(accepted=draft.is_changing)
+        return Decided(Reading.of(model, draft), draft, outcomes)
 
 
 BLOCKED_DOMAIN = "com.microsoft.nchwc"
@@ -107,10 +162,9 @@ def unread_remark(count: int) -> str:
 
 
 def optimize_report(
-    model: str,
-    size: int,
-    fitted_plan: FittedPlan,
-    outcomes: Outcomes,
+    model: Model,
+    decided: Decided,
+    rewriting: Rewriting,
     *,
     values: Sequence[dict[str, list[float]]] = (),
     note: str = "",
@@ -118,71 +172,73 @@ def optimize_report(
     """Return the report of a command before anything is written.
 
     Args:
-        model: name of the file.
-        size: its bytes.
-        fitted_plan: the plan at this model.
-        outcomes: of every layer and companion, and the measurements.
+        model: the model.
+        decided: what was decided for it.
+        rewriting: how it is carried out; not done yet.
         values: combinations of values of inputs that choose between parts of the model.
         note: what the caller should know of the plan.
     """
-    names = {site.node: site.name for site in fitted_plan.reading.sites}
-    sites, plan = outcomes.sites, fitted_plan.plan
+    reading, draft, outcomes = decided
+    names, sites = {site.node: site.name for site in reading.sites}, outcomes.sites
     counts = {status: sum(site.status == status for site in sites) for status in STATUSES}
     return OptimizeReport(
-        model=model,
+        model=model.name,
         sites=list(sites),
-        regions=fitted_plan.rewriting.region_reports(names),
+        regions=rewriting.region_reports(names),
         companions=list(outcomes.companions),
         padding=outcomes.padding,
         summary=OptimizeSummary(
             **counts,
-            bytes_before=size,
-            bytes_after=size,
-            exchanged=len(plan.companions),
-            frozen=len(plan.frozen),
-            padded=0 if plan.padding is None else len(plan.padding.layers),
+            bytes_before=model.size,
+            bytes_after=model.size,
+            exchanged=len(draft.companions),
+            frozen=len(draft.frozen),
+            padded=0 if draft.padding is None else len(draft.padding.layers),
         ),
         assumed=outcomes.assumed,
         search=outcomes.search,
         fixed_sizes=(
-            {name: list(shape) for name, shape in plan.sizes[0].items()}
-            if plan.limits.fixed_shapes and plan.is_changing
+            {name: list(shape) for name, shape in draft.sizes[0].items()}
+            if draft.limits.fixed_shapes and draft.is_changing
             else {}
         ),
         written=None,
         verification=None,
         values=list(values),
         note=note,
-        remarks=model_remarks(
-            fitted_plan.reading.document.proto, fitted_plan.reading.planned_shapes
-        ),
+        remarks=model_remarks(reading.document.proto, reading.planned_shapes),
     )
 
 
-def applied_outcomes(fitted_plan: FittedPlan, plan: Plan) -> Outcomes:
-    """Return the outcomes of a plan that is applied to a model.
+def applied(reading: Reading, draft: Draft, misfits: Sequence[Misfit], plan: Plan) -> Decided:
+    """Return what a plan decides for a model, as far as it fits.
 
-    Layers and other parts of the plan that do not fit come last.
+    Args:
+        reading: the model.
+        draft: the parts of the plan that fit.
+        misfits: the other parts; they come last in the report.
+        plan: the plan.
     """
-    names = {layer.name for layer in plan.layers}
-    graphs = fitted_plan.rewriting.forms.values()
-    layers = {node: pair for forms in graphs for node, pair in forms.items()}
-    sites = [
-        _folded_site(*layers[site.node])
-        if site.node in layers
-        else _unfolded_site(name, site.op, NOT_PLANNED)
-        for site in fitted_plan.reading.sites
-        if (name := site.node_name) not in names or site.node in layers
-    ]
+    planned = {layer.name for layer in plan.layers}
+    sites = []
+    for site in reading.sites:
+        name = site.node_name
+        if name in draft.forms:
+            layer = reading.layer(site)
+            assert isinstance(layer, Layer)
+            sites.append(_folded_site(layer, draft.forms[name]))
+        elif name not in planned:
+            sites.append(_unfolded_site(name, site.op, NOT_PLANNED))
     sites += [
         _unfolded_site(misfit.name, misfit.op, Refusal(Code.MISFIT, misfit.reason))
-        for misfit in fitted_plan.misfits
+        for misfit in misfits
     ]
-    padding = fitted_plan.plan.padding
-    if padding is None:
-        return Outcomes(sites)
-    padded = PaddableChains(padding.multiple, [padding], [])
-    return Outcomes(sites, padding=padding_report(padded, is_padded=True))
+    padding = None
+    if draft.padding is not None:
+        chains = PaddableChains(draft.padding.multiple, [draft.padding], [])
+        padding = padding_report(chains, is_padded=True)
+    outcomes = Outcomes(sites, padding=padding, origin=plan.origin, measured=plan.measured)
+    return Decided(reading, draft, outcomes)
 
 
 def site_report(decision: Decision, hint: str = "", gain: Gain | None = None) -> SiteReport:

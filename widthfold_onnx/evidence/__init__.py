@@ -3,7 +3,7 @@
 `verify` starts `checks` in a child process. There each check asks a `pair` of models for what it
 needs: the runs of the original, `proof`, `integers`, `parity` and `timing`, each made once. The
 worst finding is the verdict. Models run with `exact_kernels`. `saturation` leaves out forms before
-a search.
+a search, `delivery` writes a folded model that passed.
 """
 
 from __future__ import annotations

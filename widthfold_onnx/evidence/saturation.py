@@ -129,16 +129,17 @@ def _checks(
     """Return one check for each choice of options that folds something."""
     # The child that runs the model does not need it.
     from widthfold_onnx.decide.fixed import decide_fixed
+    from widthfold_onnx.rewrite.rewriting import rewrite
     from widthfold_onnx.rewrite.scratch import Scratch
 
     folds: list[tuple[FoldOptions, list[NodeName]]] = []
 
     def rewritings() -> Iterator[Rewriting]:
         for options in choices:
-            decided_plan = decide_fixed(model, replace(options, factor=2))
-            if names := [layer.name for layer in decided_plan.plan.layers]:
+            reading, draft, _ = decide_fixed(model, replace(options, factor=2))
+            if names := sorted(draft.forms):
                 folds.append((options, names))
-                yield decided_plan.fit().rewriting
+                yield rewrite(reading, draft.forms)
 
     with (
         tempfile.TemporaryDirectory(prefix="widthfold-") as folder,

@@ -49,9 +49,10 @@ def write_file(path: Path, data: bytes) -> None:
     Raises:
         UsageError: the disk is full, or the file cannot be written.
     """
-    with temporary(path) as file, writing(path):
-        file.write(data)
-        file.finish()
+    with temporary(path) as file:
+        with writing(path):
+            file.write(data)
+            file.finish()
         file.publish()
 
 
@@ -191,11 +192,12 @@ class Temporary:
             target: the place, where it was not known before; in the same folder.
 
         Raises:
-            OSError: the file could not be renamed.
+            UsageError: the file could not be renamed.
         """
         target = target or self.target
-        self.path.replace(target)
-        sync_folder(target.parent)
+        with writing(target):
+            self.path.replace(target)
+            sync_folder(target.parent)
 
     def is_published(self) -> bool:
         """Return whether the file was renamed; true as well if an interrupt followed."""

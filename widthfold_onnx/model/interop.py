@@ -29,15 +29,14 @@ class ModelHandle:
     """A model in the form in which its owner holds it.
 
     Attributes:
-        reader: returns the model as a checked message, with the folder of its external data.
+        reader: returns the model as a checked message, with the folder of its external data. It is
+            not run.
         give: converts a model to the owner's form; `proto` itself becomes the owner's object.
-        name: name of its file, or of a file for it.
         path: its file; None for a model in memory.
     """
 
     reader: Callable[[], Model]
     give: Callable[[onnx.ModelProto], Any]
-    name: str = "model.onnx"
     path: Path | None = None
 
     @cached_property
@@ -82,7 +81,11 @@ def _file(path: Path) -> ModelHandle:
         onnx.load_external_data_for_model(proto, str(path.parent))
         return proto
 
-    return ModelHandle(lambda: load(path), give, path.name, path)
+    def read() -> Model:
+        loaded = load(path)
+        return Model(loaded.proto, loaded.folder, name=loaded.name)
+
+    return ModelHandle(read, give, path)
 
 
 def _ir_model(model: ir.Model) -> ModelHandle:

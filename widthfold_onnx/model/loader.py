@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,10 +35,18 @@ class Model:
         proto: the model; external data are still in their files.
         folder: the folder to which the locations of its external data are relative; None if it
             has none.
+        name: of the model in messages and reports.
     """
 
     proto: onnx.ModelProto
     folder: Path | None
+    name: str = field(default="model.onnx", kw_only=True)
+
+    @property
+    def size(self) -> int:
+        """Its bytes, without external data."""
+        size: int = self.proto.ByteSize()
+        return size
 
 
 @dataclass(frozen=True)
@@ -47,20 +55,23 @@ class LoadedModel(Model):
 
     Attributes:
         path: the file.
-        name: of the model in messages and reports.
         digest: of the bytes of the file, and of what the system says of each file of external data
             (`_state`).
     """
 
     folder: Path
     path: Path
-    name: str
     digest: str
 
     @property
     def source(self) -> tuple[Path, str, str]:
         """What `load` takes to read the same model in another process."""
         return self.path, self.name, self.digest
+
+    @property
+    def size(self) -> int:
+        """The bytes of its file."""
+        return self.path.stat().st_size
 
     @property
     def files(self) -> list[Path]:
@@ -109,7 +120,7 @@ def load(path: Path, name: str = "", digest: str = "") -> LoadedModel:
         proto = checked(parse(data), path.parent)
     except InvalidModelError as error:
         raise InvalidModelError(f"{printable(name)}: {error}") from error
-    loaded = LoadedModel(proto, path.parent, path, name, _digest(data, proto, path.parent))
+    loaded = LoadedModel(proto, path.parent, path, _digest(data, proto, path.parent), name=name)
     if digest:
         _check_same(name, loaded.digest, digest)
     return loaded

@@ -171,33 +171,31 @@ def _digest(path: Path) -> bytes:
         return hashlib.file_digest(file, "sha256").digest()
 
 
-def write_model(
+@contextmanager
+def written(
     proto: onnx.ModelProto,
     out: Path,
     *,
     source_folder: Path | None,
-    accepts: Callable[[Path], bool] | None = None,
     protected: Sequence[Path] = (),
     externalize: Collection[str] = (),
-) -> bool:
-    """Write a model, and its external data into one file beside it.
+) -> Iterator[Temporary]:
+    """Write a model to a temporary file, and its external data into one file beside `out`.
 
     The data go into ``<out name>.<16 hex digits of their SHA-256>.data``, so that the old model at
-    `out` keeps its data. If anything fails, an interrupt included, `out` is not changed, and only
-    files made here are removed.
+    `out` keeps its data. Unless the block publishes the file, or if anything fails, an interrupt
+    included, `out` is not changed, and only files made here are removed.
 
     Args:
         proto: the model; its external tensors are made to refer to the new file, also where a
             later step fails.
-        out: where it goes; a file that is there is replaced in one step.
+        out: where it goes when it is published: a file that is there is replaced in one step.
         source_folder: folder to which the present locations of its external data are relative.
-        accepts: says whether the written file, at a temporary path, is put in its place; None
-            accepts every file.
         protected: files that must not be replaced. Sources of external data never are.
         externalize: names of initializers that hold raw_data and shall become external.
 
-    Returns:
-        Whether the model is in its place.
+    Yields:
+        The temporary file.
 
     Raises:
         UsageError: `out` is no place for a file, the disk is full or read-only, or the model
@@ -212,11 +210,7 @@ def write_model(
         with writing(out):
             model.write(_serialize(proto, out))
             model.finish()
-        if accepts is not None and not accepts(model.path):
-            return False
-        with writing(out):
-            model.publish()
-    return True
+        yield model
 
 
 def write_scratch(proto: onnx.ModelProto, out: Path, *, externalize: Collection[str] = ()) -> None:
@@ -282,8 +276,7 @@ def copy_model(path: Path, out: Path, *, proto: onnx.ModelProto) -> None:
             _copy_data(location, folder, out.parent, new_paths)
         with reading(str(path)), path.open("rb", buffering=0) as file:
             _copy(file, model)
-        with writing(out):
-            model.publish()
+        model.publish()
 
 
 def copy_data(proto: onnx.ModelProto, folder: Path, copies: Path) -> None:
@@ -348,8 +341,7 @@ def _place_sidecar(sidecar: Sidecar, out: Path, new_paths: list[Path]) -> None:
         path = sidecar.path_for(out)
         if not sidecar.is_at(path):
             new_paths.append(path)
-            with writing(path):
-                data.publish(path)
+            data.publish(path)
         sidecar.refer_to(path)
 
 
@@ -381,5 +373,4 @@ def _copy_data(location: str, folder: Path, copies: Path, new_paths: list[Path])
         with temporary(target) as copy:
             _copy(source, copy)
             new_paths.append(target)
-            with writing(target):
-                copy.publish()
+            copy.publish()

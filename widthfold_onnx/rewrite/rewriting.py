@@ -17,7 +17,8 @@ Logical tensors and nodes keep their names; `rewrite.record` describes the metad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,10 +26,11 @@ import onnx
 
 from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.errors import InternalError
+from widthfold_onnx.model.atomic import Temporary
 from widthfold_onnx.model.document import Document, Graph, Node, Value, graph_of
 from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.model.proto.walk import retain
-from widthfold_onnx.model.writer import write_model
+from widthfold_onnx.model.writer import written
 from widthfold_onnx.results import RegionReport
 from widthfold_onnx.rewrite.folded_node import FoldedConstants, append_folded
 from widthfold_onnx.rewrite.guards import GuardedRegions, LayerForms, make_guard
@@ -80,6 +82,12 @@ class Rewriting:
             for graph, graph_forms in forms.items()
         }
         return cls(document, forms, guarded_regions, runtime)
+
+    @property
+    def layer_names(self) -> list[NodeName]:
+        """The layers that are replaced."""
+        pairs = (pair for forms in self.forms.values() for pair in forms.values())
+        return [layer.node_name for layer, _ in pairs]
 
     def layers_of(self, values: Collection[str]) -> set[NodeName]:
         """Return the layers that write one of some values, or lie in a body of a node that does.
@@ -148,21 +156,17 @@ class Rewriting:
         _note(model, RUNTIME_KEY, self.runtime)
         return model
 
-    def write(
-        self,
-        out: Path,
-        accepts: Callable[[Path], bool] | None = None,
-        protected: Sequence[Path] = (),
-    ) -> bool:
-        """Carry it out and write the model as `write_model` does.
+    def written(
+        self, out: Path, protected: Sequence[Path] = ()
+    ) -> AbstractContextManager[Temporary]:
+        """Carry it out, and write the model to a temporary file as `model.writer.written` does.
 
         Constants that are made from external data become external.
         """
-        return write_model(
+        return written(
             self.carry_out(),
             out,
             source_folder=self.document.folder,
-            accepts=accepts,
             protected=protected,
             externalize=self.document.external_names,
         )

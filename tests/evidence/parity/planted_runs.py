@@ -13,7 +13,7 @@ from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.runtime.inputs.input_sets import InputSets
 
-UNREAD = LoadedModel(onnx.ModelProto(), Path(), Path("a.onnx"), "a.onnx", "")
+UNREAD = LoadedModel(onnx.ModelProto(), Path(), Path("a.onnx"), "", name="a.onnx")
 
 
 def planted_runs(

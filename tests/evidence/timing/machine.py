@@ -87,4 +87,4 @@ FIRST_TIMED = 4
 
 def unread(path: Path) -> LoadedModel:
     """Return a model whose content is not looked at."""
-    return LoadedModel(onnx.ModelProto(), path.parent, path, path.name, "")
+    return LoadedModel(onnx.ModelProto(), path.parent, path, "", name=path.name)

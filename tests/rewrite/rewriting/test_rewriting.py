@@ -20,10 +20,10 @@ from tests.rewrite.graphs import folded_ops, ops
 from tests.running import run
 from tests.small_models import build, save
 from widthfold_onnx.decide.fixed import decide_fixed
-from widthfold_onnx.decide.match import fit
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.rewrite.rewriting import Rewriting, rewrite
 
 
 @given(convs())
@@ -101,13 +101,22 @@ def test_a_rewritten_model_keeps_its_data_outside_and_spares_protected_files(
     convert_model_to_external_data(model, location="in.data", size_threshold=0)
     onnx.save(model, path)
     loaded = load(path)
-    plan = decide_fixed(loaded, FoldOptions(factor=2)).plan
-    assert plan.layers
-    with pytest.raises(UsageError, match="is an input or another output"):
-        fit(loaded, plan).rewriting.write(out, protected=[out])
+
+    def rewriting() -> Rewriting:
+        reading, draft, _ = decide_fixed(loaded, FoldOptions(factor=2))
+        assert draft.forms
+        return rewrite(reading, draft.forms)
+
+    with (
+        pytest.raises(UsageError, match="is an input or another output"),
+        rewriting().written(out, protected=[out]),
+    ):
+        pass
     assert not out.exists()
-    assert not fit(loaded, plan).rewriting.write(out, lambda file: False)
+    with rewriting().written(out):
+        pass
     assert not out.exists()
-    assert fit(loaded, plan).rewriting.write(out)
+    with rewriting().written(out) as file:
+        file.publish()
     weights = [w for w in onnx.load(out, load_external_data=False).graph.initializer if w.dims[1:]]
     assert {weight.data_location for weight in weights} == {onnx.TensorProto.EXTERNAL}

@@ -14,7 +14,7 @@ from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.errors import InternalError, UsageError
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.options import FoldOptions, RuntimeOptions
-from widthfold_onnx.rewrite.rewriting import Rewriting
+from widthfold_onnx.rewrite.rewriting import Rewriting, rewrite
 from widthfold_onnx.rewrite.scratch import Scratch
 from widthfold_onnx.runtime.session import open_session
 
@@ -43,7 +43,8 @@ def original(folder: Path, location: str = LOCATION) -> LoadedModel:
 
 
 def rewriting(loaded: LoadedModel, *nodes: str) -> Rewriting:
-    return decide_fixed(loaded, FoldOptions(factor=2, nodes=nodes)).fit().rewriting
+    reading, draft, _ = decide_fixed(loaded, FoldOptions(factor=2, nodes=nodes))
+    return rewrite(reading, draft.forms)
 
 
 @pytest.fixture
@@ -78,7 +79,8 @@ def test_the_models_run_and_are_those_that_are_delivered(scratch: Scratch, tmp_p
     loaded = scratch.original
     for nodes in (("layer",), ("layer", "other")):
         out = tmp_path / "out.onnx"
-        rewriting(loaded, *nodes).write(out)
+        with rewriting(loaded, *nodes).written(out) as written:
+            written.publish()
         with scratch.models([rewriting(loaded, *nodes)]) as (file,):
             results = [
                 open_session(path, RuntimeOptions(provider="cpu")).run(feeds)["y"]

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from widthfold_onnx.decide.decided_plan import DecidedPlan
-from widthfold_onnx.decide.outcomes import companion_reports
+from widthfold_onnx.decide.outcomes import Decided, companion_reports
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.progress import Step, progress
@@ -47,7 +46,7 @@ def search(
     fold_options: FoldOptions,
     search_options: SearchOptions,
     store: Store,
-) -> DecidedPlan:
+) -> Decided:
     """Measure, choose, try, and return the plan with the outcome of every layer.
 
     1. Every companion that matches is timed with the whole model; companions that surely help are
@@ -86,7 +85,7 @@ def search(
         return _search(Trials(bench, context, Scratch(loaded, Path(folder))))
 
 
-def _search(trials: Trials) -> DecidedPlan:
+def _search(trials: Trials) -> Decided:
     """Draft companions, race the layers, settle on their forms, and try the plan."""
     drafting = trials.drafting
     matches = drafting.matches(drafting.fold_options.active_companions)
@@ -109,7 +108,7 @@ def _search(trials: Trials) -> DecidedPlan:
     if not gains_over_sizes(finals):
         plan, forms = drafting.unchanged, {}
     exchanged_companions = {companion.companion for companion in plan.companions}
-    return FinishedSearch(trials, level_searches, level_search, forms, plan, finals).decided_plan(
+    return FinishedSearch(trials, level_searches, level_search, forms, plan, finals).decided(
         companion_reports(matches, exchanged_companions, "not measured", gains),
         padding.report(plan) if padding else untimed_report(drafting, unpadded),
     )

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from widthfold_onnx.decide.decided_plan import DecidedPlan
-from widthfold_onnx.decide.decisions import Decision, decisions_of, layer_plans
+from widthfold_onnx.decide.decisions import Decision, decisions_of, forms_of
 from widthfold_onnx.decide.hints import Hints, size_finder_of
-from widthfold_onnx.decide.outcomes import Outcomes, site_report
+from widthfold_onnx.decide.outcomes import Decided, Outcomes, site_report
 from widthfold_onnx.options import Shapes
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import CompanionReport, Gain, PaddingReport, SearchReport, SizeGain
-from widthfold_onnx.rewrite.plan import LayerGain, Origin, Plan, PlanTimes
+from widthfold_onnx.rewrite.plan import LayerGain, Origin, Plan, PlanTimes, plan_of
 from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Answer, FormSpec
 from widthfold_onnx.rules.layers import Layer
@@ -56,9 +55,9 @@ class FinishedSearch:
     plan: Plan
     finals: Sequence[Measurement | None]
 
-    def decided_plan(
+    def decided(
         self, companions: Sequence[CompanionReport], padding: PaddingReport | None
-    ) -> DecidedPlan:
+    ) -> Decided:
         """Return the accepted plan, with its origin and the outcomes of all layers."""
         trials, drafting = self.trials, self.trials.drafting
         reading, options = drafting.reading(self.plan.draft), drafting.fold_options
@@ -73,10 +72,11 @@ class FinishedSearch:
             ports_of(trials.loaded.proto), options.input_shapes, trials.context.sizes
         )
         # Layers of one subject share a form, which the open extents of one of them may not allow.
-        plan = self.plan.with_layers(layer_plans(decisions))
-        search = self._report(accepted=plan.is_changing)
-        outcomes = Outcomes(sites, companions, padding, search, assumed)
-        return DecidedPlan(self._with_origin(plan, decisions), reading, outcomes)
+        draft = self.plan.as_draft.with_forms(forms_of(decisions))
+        search = self._report(accepted=draft.is_changing)
+        plan = self._with_origin(plan_of(draft), decisions)
+        outcomes = Outcomes(sites, companions, padding, search, assumed, plan.origin, plan.measured)
+        return Decided(reading, draft, outcomes)
 
     def _choose(self, layer: Layer) -> Answer:
         """Return the form of a layer, or the reason why it has none."""

@@ -108,7 +108,9 @@ def test_what_saturates_on_both_sides_passes_and_is_told(tmp_path: Path) -> None
 def deployed(original: int, rewritten: int, monkeypatch: pytest.MonkeyPatch) -> Findings:
     """Judge models that are so many steps away from their definition as deployed."""
     feeds = [InputSet("seed 0", {"x": np.zeros((1, 1, 67), np.uint8)}, random=True)]
-    models = [LoadedModel(onnx.ModelProto(), Path(), Path(name), name, "") for name in ("a", "b")]
+    models = [
+        LoadedModel(onnx.ModelProto(), Path(), Path(name), "", name=name) for name in ("a", "b")
+    ]
     values = np.full((1, 1, 64), 100, np.uint8)
     exact = Runs([{"y": values}])
     steps = dict(zip(("a", "b"), (original, rewritten), strict=True))

@@ -20,11 +20,14 @@ from tests.rewrite.drawn.convs import convs
 from tests.shared import MODELS, SHARED, generate, needs_models
 from tests.whole_models.traps import NAMES, SCRIPT
 from widthfold_onnx.decide.fixed import decide_fixed
+from widthfold_onnx.decide.outcomes import Decided, optimize_report
+from widthfold_onnx.evidence.delivery import Delivery
 from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.proof.proving import proof_report
 from widthfold_onnx.model.loader import Model, load
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
-from widthfold_onnx.pipeline import GUARD_NOT_PROVED
+from widthfold_onnx.pipeline import deliver
+from widthfold_onnx.rewrite.rewriting import Rewriting
 
 EVERYTHING = {"max_channels": 4096, "mix_samples": True}
 """Sites that a user would rather leave alone are tested too."""
@@ -79,27 +82,24 @@ def proved_equal(
 
     Layers whose guards would choose the fold at no sizes are left out, as `optimize` does.
     """
-    before = Program.of(model, folder)
-    seen = set()
+    before, original = Program.of(model, folder), Model(model, folder)
+    seen: set[bytes] = set()
+
+    def send(decided: Decided, rewriting: Rewriting) -> Delivery:
+        report = optimize_report(original, decided, rewriting)
+        result = rewriting.carry_out()
+        digest = hashlib.sha256(result.SerializeToString()).digest()
+        if not decided.draft.is_changing or digest in seen:
+            return Delivery(report)
+        seen.add(digest)
+        proof = proof_report(before, Program.of(result, folder), decided.draft.sizes, {})
+        if not proof.unseen:
+            assert proof.verdict == "equal", (decided.plan, proof.reason)
+            assert proof.error_bits >= ERROR_BITS
+        return Delivery(report, result, proof)
+
     for choice in options:
-        decided = decide_fixed(Model(model, folder), choice)
-        while decided.plan.is_changing:
-            rewriting = decided.fit().rewriting
-            guarded = rewriting.guarded_layers()
-            result = rewriting.carry_out()
-            digest = hashlib.sha256(result.SerializeToString()).digest()
-            if digest in seen:
-                break
-            seen.add(digest)
-            size_proof = proof_report(before, Program.of(result, folder), choice.input_shapes, {})
-            if size_proof.unseen:
-                unproved = set().union(*(guarded[value] for value in size_proof.unseen))
-                refusals = dict.fromkeys(unproved, GUARD_NOT_PROVED)
-                decided = decided.without_unproved(refusals, Model(model, folder))
-                continue
-            assert size_proof.verdict == "equal", (choice, size_proof.reason)
-            assert size_proof.error_bits >= ERROR_BITS
-            break
+        deliver(original, decide_fixed(original, choice), send)
     return len(seen)
 
 

@@ -1,4 +1,4 @@
-"""A decided plan and its outcomes: layers that are left out later, and a plan that does not fit."""
+"""What was decided, without layers that are left out later."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import dataclasses
 
 import onnx
 import pytest
-from msgspec.structs import replace
 
 from tests.decide.net import NET, OPTIONS
 from tests.small_models import build
-from widthfold_onnx.decide.decided_plan import DecidedPlan
 from widthfold_onnx.decide.fixed import decide_fixed
-from widthfold_onnx.errors import InternalError
+from widthfold_onnx.decide.outcomes import Decided
 from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.model.loader import Model
 from widthfold_onnx.refusal import Code, Refusal
@@ -20,6 +18,7 @@ from widthfold_onnx.reports.described.tuning import deployment, outcome
 from widthfold_onnx.results import Gain, SearchReport, SizeGain
 from widthfold_onnx.rewrite.plan import PlanTimes
 from widthfold_onnx.rewrite.record import FOLD_KEY
+from widthfold_onnx.rewrite.rewriting import rewrite
 
 REFUSAL = Refusal(Code.FOLD_NOT_PROVED, "the proof does not show it equal: its extents")
 
@@ -30,14 +29,13 @@ def model() -> onnx.ModelProto:
 
 
 def test_unproved_layers_are_refused_and_the_others_stay(model: onnx.ModelProto) -> None:
-    decided_plan = decide_fixed(Model(model, None), OPTIONS)
-    names = {layer.name for layer in decided_plan.plan.layers if layer.node == "b"}
-    rest = decided_plan.without_unproved(dict.fromkeys(names, REFUSAL), Model(model, None))
+    decided = decide_fixed(Model(model, None), OPTIONS)
+    rest = decided.without({NodeName("", "b"): REFUSAL}, Model(model, None))
     assert [(s.node, s.status, s.code) for s in rest.outcomes.sites] == [
         ("b", "refused", "fold-not-proved"),
         ("a", "folded", "folded"),
     ]
-    folded_model = rest.fit().rewriting.carry_out()
+    folded_model = rewrite(rest.reading, rest.draft.forms).carry_out()
     nodes = folded_model.graph.node
     recorded = {n.name for n in nodes if any(p.key == FOLD_KEY for p in n.metadata_props)}
     assert recorded == {"a"}
@@ -47,13 +45,11 @@ def test_unproved_layers_are_refused_and_the_others_stay(model: onnx.ModelProto)
 
 
 def test_layers_that_are_not_folded_may_have_another_refusal(model: onnx.ModelProto) -> None:
-    decided_plan = decide_fixed(Model(model, None), dataclasses.replace(OPTIONS, skip=("b",)))
+    outcomes = decide_fixed(Model(model, None), dataclasses.replace(OPTIONS, skip=("b",))).outcomes
     refusal = Refusal(Code.SATURATES, "left alone, as its fold saturates")
-    rest = decided_plan.with_refusals({NodeName("", "b"): refusal})
-    skipped, folded = rest.outcomes.sites
+    skipped, folded = outcomes.with_refusals({NodeName("", "b"): refusal}).sites
     assert (skipped.status, skipped.code, skipped.reason) == ("kept", "saturates", refusal.reason)
-    assert folded == decided_plan.outcomes.sites[1]
-    assert (rest.plan, rest.reading) == (decided_plan.plan, decided_plan.reading)
+    assert folded == outcomes.sites[1]
 
 
 def test_a_plan_without_unproved_layers_was_not_timed(model: onnx.ModelProto) -> None:
@@ -75,13 +71,12 @@ def test_a_plan_without_unproved_layers_was_not_timed(model: onnx.ModelProto) ->
         original_setting="all",
         folded_setting="extended",
     )
-    decided_plan = decide_fixed(Model(model, None), OPTIONS)
-    timed_plan = replace(decided_plan.plan, measured=PlanTimes(whole=gain, setting="extended"))
-    outcomes = dataclasses.replace(decided_plan.outcomes, search=whole)
-    decided_plan = DecidedPlan(timed_plan, decided_plan.reading, outcomes)
-    rest = decided_plan.without_unproved(
-        {decided_plan.plan.layers[0].name: REFUSAL}, Model(model, None)
+    reading, draft, outcomes = decide_fixed(Model(model, None), OPTIONS)
+    measured = PlanTimes(whole=gain, setting="extended")
+    decided = Decided(
+        reading, draft, dataclasses.replace(outcomes, search=whole, measured=measured)
     )
+    rest = decided.without({NodeName("", "b"): REFUSAL}, Model(model, None))
     assert rest.plan.measured == PlanTimes()
     assert rest.outcomes.search is not None
     assert (outcome(rest.outcomes.search), deployment(rest.outcomes.search)) == (
@@ -90,16 +85,6 @@ def test_a_plan_without_unproved_layers_was_not_timed(model: onnx.ModelProto) ->
     )
     assert [(row.gain, row.verdict) for row in rest.outcomes.search.sizes] == [(None, None)]
     assert (rest.outcomes.search.layers, rest.outcomes.search.measured) == (2, 5)
-    names = {layer.name for layer in decided_plan.plan.layers}
-    nothing = decided_plan.without_unproved(dict.fromkeys(names, REFUSAL), Model(model, None))
+    nothing = decided.without(dict.fromkeys(draft.forms, REFUSAL), Model(model, None))
     assert nothing.outcomes.search is not None
     assert not nothing.outcomes.search.accepted
-
-
-def test_a_decided_plan_that_does_not_fit_its_model_is_a_fault(model: onnx.ModelProto) -> None:
-    decided_plan = decide_fixed(Model(model, None), OPTIONS)
-    other = onnx.ModelProto.FromString(model.SerializeToString())
-    other.graph.node[0].name = "renamed"
-    decided_plan = decided_plan.without_unproved({}, Model(other, None))
-    with pytest.raises(InternalError, match="b: the model has no such layer"):
-        decided_plan.fit()
