@@ -342,3 +342,41 @@ def test_texts_are_no_numbers_in_float64() -> None:
     models = [onnx.parser.parse_model(text % ('"a", "b"', words)) for words in ('"a"', '"b"')]
     assert proof(models[0], models[0]).verdict == "equal"
     assert proof(*models).verdict != "equal"
+
+
+ORDERS = {
+    "Relu and MaxPool": (
+        "c = Conv (x, w)  r = Relu (c)  y = MaxPool <kernel_shape = [2]> (r)",
+        "c = Conv (x, w)  m = MaxPool <kernel_shape = [2]> (c)  y = Relu (m)",
+        "c = Conv (x, w)  m = MaxPool <kernel_shape = [2]> (c)  y = Abs (m)",
+    ),
+    "ReduceMax and Exp": (
+        "c = Conv (x, w)  e = Exp (c)  y = ReduceMax (e)",
+        "c = Conv (x, w)  m = ReduceMax (c)  y = Exp (m)",
+        "c = Conv (x, w)  e = Exp (c)  y = ReduceMin (e)",
+    ),
+    "a sum behind a Relu": (
+        "c = Conv (x, w)  r = Relu (c)  y = Sub (r, one)",
+        "c = Conv (x, w)  r = Relu (c)  d = Sub (one, r)  y = Neg (d)",
+        "c = Conv (x, w)  s = Sub (c, one)  y = Relu (s)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ORDERS)
+def test_another_order_of_the_same_functions(case: str) -> None:
+    """Both directions get one verdict: a law that holds is no difference, another one is."""
+    first, other, wrong = (model(nodes, HALF) for nodes in ORDERS[case])
+    verdicts = {proof(first, other).verdict, proof(other, first).verdict}
+    assert verdicts == {"equal" if case == "a sum behind a Relu" else "not provable"}
+    assert {proof(first, wrong).verdict, proof(wrong, first).verdict} == {"different"}
+
+
+@pytest.mark.parametrize("case", SUMS)
+def test_rounded_results_in_either_model(case: str) -> None:
+    before, constants, after, rounded = SUMS[case]
+    first, other = model(before, constants), model(after, rounded)
+    assert proof(other, first).verdict == "not provable"
+    for name, array in rounded.items():
+        wrong = model(after, {**rounded, name: array * np.float32(1.001)})
+        assert proof(wrong, first).verdict == "different"

@@ -14,11 +14,12 @@ from widthfold_onnx.errors import note_swallowed
 from widthfold_onnx.evidence.proof.evaluation import Evaluation
 from widthfold_onnx.evidence.proof.field import key_of
 from widthfold_onnx.evidence.proof.float64 import evaluator
-from widthfold_onnx.evidence.proof.operators import RANDOM, operator
+from widthfold_onnx.evidence.proof.operators import RANDOM, WRAPPING, operator
+from widthfold_onnx.evidence.proof.operators.polynomials import INVERSES
 from widthfold_onnx.evidence.proof.program import Program, constant, variables_of
 from widthfold_onnx.evidence.proof.values import EPSILONS, FLOATS, OpaqueValue, Shape
 from widthfold_onnx.model.proto.indices import index_limits
-from widthfold_onnx.model.proto.walk import is_default, model_nodes, retain
+from widthfold_onnx.model.proto.walk import copy_of, is_default, model_nodes, retain
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.runtime.inputs.feeds import integers_of_all_sizes
 from widthfold_onnx.text import printable
@@ -40,11 +41,12 @@ Operators = Counter[tuple[str, int]]
 def doubt_of(target: str, old: Evaluation, new: Evaluation) -> str:
     """Say why elements that differ do not show that a value differs in two models.
 
-    Models that apply the same functions return different values if elements differ. Three cases are
+    Models that apply the same functions return different values if elements differ. Four cases are
     left to values in float64. If one model applies other functions, both may compute the same by a
-    law that the proof does not know. If both round to other types (Cast), they may do so at other
-    places. If the new model lacks sums or products with constants, it may have stored the rounded
-    results of them.
+    law that the proof does not know. So they may if both hold the same nodes and constants in
+    another order (Relu before or behind MaxPool). If both round to other types (Cast), they may do
+    so at other places. If one model lacks sums or products with constants, it may have stored the
+    rounded results of them. The order of the two models makes no difference.
 
     Args:
         target: a value that both compute.
@@ -55,40 +57,78 @@ def doubt_of(target: str, old: Evaluation, new: Evaluation) -> str:
         The reason; "" where the models differ.
     """
     runs = (old, new)
-    variables = {**old.shapes, **old.variables}
     values = [run.values[target] for run in runs]
     types = [run.values[target].element_type or run.table.element_type("", target) for run in runs]
     if values[0].digest() == values[1].digest() and not all(types):
         return "its element type is not known in one model"
     is_opaque = any(isinstance(value, OpaqueValue) for value in values)
-    old_only, new_only = _operator_differences(old.functions, new.functions)
-    operators = [_operators(run.program, target, variables) for run in runs]
-    merged_operators, _ = _operator_differences(*operators)
-    is_merged = bool(merged_operators) and (
-        values[0].constants > values[1].constants
-        or _holds_sums(
-            operators[0] - operators[1], _new_constant_count(target, old, new, variables)
-        )
+    variables = {**old.shapes, **old.variables}
+    merged = _merged(target, old, new, variables)
+    has_law = (
+        old.functions != new.functions
+        or is_opaque
+        or _parts(old.program, target, variables) == _parts(new.program, target, variables)
     )
-    has_law = bool(old_only or new_only) or is_opaque
     casts = any(name == "Cast" for run in runs for name, _ in run.functions)
-    if not (has_law or casts or is_merged):
+    if not (has_law or casts or merged):
         return ""
     pairs = _pairs_of_numbers(target, old, new, variables)
     if pairs is None:
-        foreign = [name for name in new_only if "." in name]  # of a domain that is not onnx's own
-        if foreign:
-            return f"the definition of {', '.join(foreign)} is not known"
-        if is_opaque:
-            return "its extents are not known"
-        shapeless = _shapeless_inputs(old, target, variables)
-        return f"the extents of {', '.join(shapeless)} are not known" if shapeless else ""
+        return _unknown(target, old, new, variables) if has_law or casts else ""
     if (has_law or casts) and all(_agree(*pair, MAX_ROUNDING) for pair in pairs):
-        cast_text = "" if has_law else ", but Casts round at other places"
-        return f"the numbers agree{cast_text or _operators_text(old_only, new_only)}"
-    epsilon = EPSILONS.get(old.table.element_type("", target), EPSILONS[FLOATS[2]])
-    if is_merged and all(_agree(*pair, MAX_UNITS * epsilon) for pair in pairs):
-        return f"the new model has rounded results of {', '.join(merged_operators)} on constants"
+        return f"the numbers agree{_operators_text(old, new, is_opaque=is_opaque)}"
+    epsilons = (EPSILONS.get(kind, EPSILONS[FLOATS[2]]) for kind in types)
+    limit = MAX_UNITS * max(epsilons)
+    return merged if all(_agree(*pair, limit) for pair in pairs) else ""
+
+
+def _parts(program: Program, target: str, variables: Mapping[str, Shape]) -> Counter[bytes]:
+    """Return the nodes and constants from which a value is computed, however they are linked."""
+    scope, parts = program.scope, Counter[bytes]()
+    indices = scope.ancestors([target], variables)
+    for index in indices:
+        node = copy_of(scope.nodes[index])
+        for field in ("doc_string", "input", "metadata_props", "name", "output"):
+            node.ClearField(field)
+        parts[node.SerializeToString(deterministic=True)] += 1
+    names = {name for i in indices for name in scope.reads[i]} - set(variables)
+    arrays = [program.initializer(name) for name in sorted(names)]
+    parts.update(array.tobytes() for array in arrays if array is not None)
+    return parts
+
+
+def _unknown(target: str, old: Evaluation, new: Evaluation, variables: Mapping[str, Shape]) -> str:
+    """Say why no numbers can be computed of a value behind functions; "" if they should be."""
+    names = {name for only in _operator_differences(old.functions, new.functions) for name in only}
+    if foreign := sorted(name for name in names if "." in name):  # of a domain but onnx's own
+        return f"the definition of {', '.join(foreign)} is not known"
+    if any(isinstance(run.values[target], OpaqueValue) for run in (old, new)):
+        return "its extents are not known"
+    if shapeless := _shapeless_inputs(old, target, variables):
+        return f"the extents of {', '.join(shapeless)} are not known"
+    return ""
+
+
+def _merged(target: str, old: Evaluation, new: Evaluation, variables: Mapping[str, Shape]) -> str:
+    """Name the operators of which one model may hold rounded results; "" if there are none.
+
+    Such a model lacks sums or products, and no function but reciprocals; it applies no other one.
+    """
+    values = [run.values[target] for run in (old, new)]
+    operators = [_operators(run.program, target, variables) for run in (old, new)]
+    for whole, part, model in ((0, 1, "new model"), (1, 0, "original")):
+        runs = (old, new) if whole == 0 else (new, old)
+        functions = [run.functions for run in runs]
+        if functions[1] - functions[0] or {n for n, _ in functions[0] - functions[1]} - INVERSES:
+            continue
+        difference = operators[whole] - operators[part]
+        lacking = Counter({item: n for item, n in difference.items() if item[0] in WRAPPING})
+        is_merged = values[whole].constants > values[part].constants or _holds_sums(
+            lacking, _new_constant_count(target, *runs, variables)
+        )
+        if lacking and is_merged:
+            names = ", ".join(sorted({name for name, _ in lacking}))
+            return f"the {model} has rounded results of {names} on constants"
     return ""
 
 
@@ -145,10 +185,10 @@ def _pairs_of_numbers(
 ) -> list[tuple[Array, Array]] | None:
     """Compute a value in float64 in both models; None where that is not possible.
 
-    Numbers reach one branch of an If alone. So where the original chooses, they are computed once
-    more with every condition true, and with every condition false, unless it does not run so.
+    Numbers reach one branch of an If alone. So where a model chooses, they are computed once more
+    with every condition true, and with every condition false, unless the models do not run so.
     """
-    chooses = any(name == "If" for name, _ in old.functions)
+    chooses = any(name == "If" for run in (old, new) for name, _ in run.functions)
     pairs: list[tuple[Array, Array]] = []
     for condition in (None, True, False) if chooses else (None,):
         first, other = (
@@ -156,18 +196,25 @@ def _pairs_of_numbers(
         )
         if first is not None and other is not None:
             pairs.append((first, other))
-        elif first is not None or condition is None:
+        elif condition is None or first is not None or other is not None:
             return None
     return pairs
 
 
 def _agree(old: Array, new: Array, limit: float) -> bool:
-    """Check that numbers differ by at most a fraction of the largest of their channel."""
+    """Check that numbers differ by at most a fraction of the largest of their channel.
+
+    NaN is equal to NaN, and an Inf to itself.
+    """
     if old.shape != new.shape:
         return False
     axes = tuple(axis for axis in range(old.ndim) if axis != 1)  # each channel by itself
-    distance = np.abs(old - new).max(axes, initial=0)
-    return bool((distance <= limit * np.abs(old).max(axes, initial=0)).all())
+    is_same = (old == new) | (np.isnan(old) & np.isnan(new))
+    with np.errstate(invalid="ignore"):  # Inf less Inf
+        distance = np.where(is_same, 0, np.abs(old - new)).max(axes, initial=0)
+    finite = [np.where(np.isfinite(array), np.abs(array), 0) for array in (old, new)]
+    largest = np.maximum(*finite).max(axes, initial=0)
+    return bool((distance <= limit * largest).all())
 
 
 def _operator_differences(old: Operators, new: Operators) -> tuple[list[str], list[str]]:
@@ -186,13 +233,22 @@ def _operators(program: Program, target: str, variables: Mapping[str, Shape]) ->
     return Counter((operator(node), program.version(node)) for node in nodes)
 
 
-def _operators_text(old_only: list[str], new_only: list[str]) -> str:
-    old, new = ", ".join(old_only), ", ".join(new_only)
-    if old and new:
-        return f", but the original applies {old}, the new model {new}"
-    if old or new:
-        return f", but only the {'original' if old else 'new model'} applies {old or new}"
-    return ", but its extents are not known"
+def _operators_text(old: Evaluation, new: Evaluation, *, is_opaque: bool) -> str:
+    """Say what tells apart two models whose numbers agree."""
+    old_only, new_only = (
+        ", ".join(names) for names in _operator_differences(old.functions, new.functions)
+    )
+    if old_only and new_only:
+        return f", but the original applies {old_only}, the new model {new_only}"
+    if old_only or new_only:
+        model = "original" if old_only else "new model"
+        return f", but only the {model} applies {old_only or new_only}"
+    if is_opaque:
+        return ", but its extents are not known"
+    if any(name == "Cast" for name, _ in old.functions):
+        return ", but Casts round at other places"
+    names = sorted({name for name, _ in old.functions})
+    return f", but {', '.join(names)} may be applied in another order"
 
 
 def _numbers(
