@@ -10,7 +10,8 @@ from onnx import parser
 
 from tests.folding import optimize, verify
 from tests.shared import SHARED
-from widthfold_onnx.evidence.parity.runs import all_windows_fit
+from widthfold_onnx.evidence.parity.chosen_inputs import all_windows_fit
+from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 
 SWIFT = SHARED / "published" / "swift-f0__model_0.3.0.onnx"
@@ -49,4 +50,4 @@ def test_a_window_must_fit_into_its_data(length: int, fits: bool) -> None:
             p = MaxPool<kernel_shape = [2], strides = [2]>(c)
             y = MaxPool<kernel_shape = [2], auto_pad = "SAME_UPPER">(p) }"""
     )
-    assert all_windows_fit(model, {"x": (1, 2, length)}) is fits
+    assert all_windows_fit(model, ShapeTable(model, {"x": (1, 2, length)})) is fits

@@ -7,9 +7,10 @@ from pathlib import Path
 import onnx
 import pytest
 
-from widthfold_onnx.evidence.parity import runs
-from widthfold_onnx.evidence.parity.products import ProductCount
+from widthfold_onnx.evidence.parity import chosen_inputs
+from widthfold_onnx.evidence.parity.products import products
 from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import open_session
@@ -23,7 +24,7 @@ def parsed(head: str, nodes: str, results: str = "float y") -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(
-    ("head", "nodes", "products"),
+    ("head", "nodes", "count"),
     [
         (
             "float[N,6,L] x, float[10,3,7] w",  # two groups: 2 x 10 x 11 outputs of 3 x 7 products
@@ -41,7 +42,7 @@ def parsed(head: str, nodes: str, results: str = "float y") -> onnx.ModelProto:
         ),
     ],
 )
-def test_products_are_counted(head: str, nodes: str, products: int) -> None:
+def test_products_are_counted(head: str, nodes: str, count: int) -> None:
     model = parsed(head, nodes)
     dims = {"N": 2, "L": 17}
     shapes = {
@@ -50,7 +51,7 @@ def test_products_are_counted(head: str, nodes: str, products: int) -> None:
         )
         for value in model.graph.input
     }
-    assert ProductCount(model).at(shapes) == products
+    assert products(model, ShapeTable(model, shapes)) == count
 
 
 def test_the_second_size_takes_no_more_products_than_it_may(
@@ -66,7 +67,7 @@ def test_the_second_size_takes_no_more_products_than_it_may(
     session = open_session(path, options, Level.DISABLED)
     lengths = []
     for most in (1 << 34, 4 * 4096):
-        monkeypatch.setattr(runs, "MAX_COMPARED_PRODUCTS", most)
-        inputs, _ = runs.run_on_inputs(model, session, options)
+        monkeypatch.setattr(chosen_inputs, "MAX_PRODUCTS", most)
+        inputs, _ = chosen_inputs.run_on_inputs(model, session, options)
         lengths.append([item.feeds["x"].shape[2] for item in inputs.sets])
     assert lengths == [[1024, 16383], [1024, 4095]]

@@ -21,6 +21,7 @@ from onnx import helper, numpy_helper
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import open_chosen, open_exact
+from widthfold_onnx.evidence.parity.chosen_inputs import run_on_inputs
 from widthfold_onnx.evidence.parity.outputs import (
     Movements,
     Outputs,
@@ -29,7 +30,7 @@ from widthfold_onnx.evidence.parity.outputs import (
     dtype_of,
     pairs,
 )
-from widthfold_onnx.evidence.parity.runs import Runs, attempt, run_on_inputs
+from widthfold_onnx.evidence.parity.runs import Runs, attempt
 from widthfold_onnx.model.loader import LoadedModel, copy_with_data
 from widthfold_onnx.model.proto.scope import describe_node
 from widthfold_onnx.model.proto.walk import operator_of, subgraphs

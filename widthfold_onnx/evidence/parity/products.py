@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import onnx
 
 from widthfold_onnx.model.proto.walk import operator_of
-from widthfold_onnx.model.shapes.table import Derivation, ShapeTable
-from widthfold_onnx.options import Shapes
+from widthfold_onnx.model.shapes.table import ShapeTable
 
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Operators whose work is their products."""
@@ -34,29 +33,14 @@ def products_of(node: onnx.NodeProto, operands: Sequence[Sequence[int]], size: i
     return size * data[0 if is_transposed else -1]
 
 
-class ProductCount:
-    """Counts the products of the main graph of a model.
-
-    Args:
-        model: the model.
-    """
-
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self._model = model
-        self._derivation = Derivation(model)
-
-    def at(self, shapes: Shapes) -> int:
-        """Return the products at extents of the inputs, as far as shapes are known.
-
-        Raises:
-            UsageError: the extents contradict the model.
-        """
-        table, count = ShapeTable(self._model, shapes, self._derivation), 0
-        for node in self._model.graph.node:
-            if operator_of(node) in {("", name) for name in PRODUCTS}:
-                operands = [table.extents("", name) for name in node.input[:2]]
-                known = [extents for extents in operands if extents]
-                result = table.extents("", node.output[0])
-                if len(known) == len(operands) and result is not None:
-                    count += products_of(node, known, math.prod(result))
-        return count
+def products(model: onnx.ModelProto, table: ShapeTable) -> int:
+    """Return the products of the main graph of a model, as far as shapes are known."""
+    count = 0
+    for node in model.graph.node:
+        if operator_of(node) in {("", name) for name in PRODUCTS}:
+            operands = [table.extents("", name) for name in node.input[:2]]
+            known = [extents for extents in operands if extents]
+            result = table.extents("", node.output[0])
+            if len(known) == len(operands) and result is not None:
+                count += products_of(node, known, math.prod(result))
+    return count

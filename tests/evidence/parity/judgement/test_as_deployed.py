@@ -17,7 +17,7 @@ from tests.lacking import refuses_signed_convs
 from tests.small_models import MODELS
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.findings import Findings
-from widthfold_onnx.evidence.parity import judgement
+from widthfold_onnx.evidence.parity import chosen_inputs, judgement
 from widthfold_onnx.evidence.parity.judgement import compare_as_deployed
 from widthfold_onnx.evidence.parity.runs import Runs
 from widthfold_onnx.evidence.saturation import run_as_judged
@@ -80,7 +80,7 @@ def test_data_that_fill_the_range_show_what_others_do_not(
     parity = compare_models(*files, VALUES)
     assert (parity.verdict, parity.input_sets) == ("fail" if u8s8_error() else "pass", 6)
     assert (FURTHER in parity.reasons) is parity.saturates_further is bool(u8s8_error())
-    monkeypatch.setattr("widthfold_onnx.evidence.parity.runs.filling_set", lambda *arguments: None)
+    monkeypatch.setattr(chosen_inputs, "filling_set", lambda *arguments: None)
     parity = compare_models(*files, VALUES)
     assert (parity.verdict, parity.reasons, parity.input_sets) == ("pass", (), 5)
 
