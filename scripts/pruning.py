@@ -25,8 +25,9 @@ from widthfold_onnx.options import Effort, FoldOptions, Provider, RuntimeOptions
 from widthfold_onnx.rewrite.draft import Draft
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.runtime.inputs.sizes import provider_and_sizes
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning import successive_halving
-from widthfold_onnx.tuning.effort import SPENDING, BenchOptions
+from widthfold_onnx.tuning.effort import SPENDING, RaceOptions
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.measurement import (
     AS_IS,
@@ -73,7 +74,7 @@ def raced(layers: Layers, seconds: float) -> dict[str, dict[Candidate, Measureme
             measurements[message.subject][message.candidate] = message.measurement
 
     how = SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH)
-    options = BenchOptions(how, FoldOptions())
+    options = RaceOptions.at(Level.ALL, how, FoldOptions())
     successive_halving.race(list(layers.workloads.values()), options, seconds, send=keep)
     return measurements
 

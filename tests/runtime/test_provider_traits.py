@@ -36,7 +36,7 @@ PACKAGE = Path(widthfold_onnx.__file__).parent
 ABOUT_ONE = {
     "evidence/exact_kernels.py",  # its own kernels of bytes
     "evidence/timing/profile.py",  # its graph shows every node with its weights
-    "tuning/search/context.py",  # the kind of a target, not of a provider
+    "tuning/search/session.py",  # the kind of a target, not of a provider
     "runtime/providers.py",  # it runs everything, so it is not tried
 }
 """Files that may tell the CPU's provider from all others."""

@@ -20,7 +20,7 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.pipeline import Result
 from widthfold_onnx.results import NodeTime
-from widthfold_onnx.rewrite.plan import EMPTY_PLAN
+from widthfold_onnx.rewrite.plan import Plan
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_a_model_changed_in_one_way_alone_is_timed(
     def optimize(*args: object, **more: object) -> Result:
         counts = SimpleNamespace(**{"folded": 0, "exchanged": 0, "padded": 0} | {kind: 3})
         report = SimpleNamespace(sites=[1], summary=counts, written="out.onnx", search=None)
-        return Result(None, EMPTY_PLAN, report)
+        return Result(None, Plan(), report)
 
     def timed(model: Path, out: Path, changed: int | None, options: object):
         return report.Cell(note="faster", folded=changed)

@@ -12,22 +12,25 @@ from tests.tuning.workloads.tool import FOLD
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Effort, Provider, SearchOptions
 from widthfold_onnx.rules.form import FormSpec
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.bench import Bench, Budget
-from widthfold_onnx.tuning.effort import BenchOptions
+from widthfold_onnx.tuning.effort import RaceOptions
 from widthfold_onnx.tuning.measurement import AS_IS, CandidateResult, Measurement
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.successive_halving import Start
 from widthfold_onnx.tuning.workloads import PredictedForm, Workload
 
 LOG = "WIDTHFOLD_TEST_LOG"
-OPTIONS = BenchOptions(SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH), FOLD)
+OPTIONS = RaceOptions.at(
+    Level.ALL, SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH), FOLD
+)
 
 
 def workload(subject: str, *forms: str, macs: float = 1.0) -> Workload:
     """A layer that runs by its subject, and forms that run by their names."""
     predicted = tuple(predicted_form(form, macs, macs) for form in forms)
-    return Workload(subject, subject.encode(), predicted, 1, 1.0, node="", structure={})
+    return Workload(subject, subject.encode(), predicted, 1, 1.0)
 
 
 def predicted_form(spec: FormSpec | str, macs: float, seconds: float) -> PredictedForm:
@@ -43,7 +46,7 @@ def kept(store: Store) -> dict[tuple[str, str], Measurement]:
     return {(key.subject, key.candidate): measurement for key, measurement in store.items()}
 
 
-def behaving(workloads: Sequence[Workload], options: BenchOptions, seconds: float, *, send) -> None:
+def behaving(workloads: Sequence[Workload], options: RaceOptions, seconds: float, *, send) -> None:
     """Do what the name of every form says, and report its start and a result."""
     for item in workloads:
         for key in (AS_IS, *(form.spec for form in item.forms)):

@@ -14,9 +14,10 @@ import pytest
 
 from tests.tuning.races import OPTIONS, workload
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, SearchOptions
+from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions
 from widthfold_onnx.runtime import settings
 from widthfold_onnx.runtime.clock import Run, in_turn
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import Port
 from widthfold_onnx.runtime.settings import Setting, fixed_feeds
 from widthfold_onnx.tuning import successive_halving
@@ -310,7 +311,8 @@ def test_options_of_sessions_reach_every_layer(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(settings, "open_session", open_session)
     chosen = {"session.disable_prepacking": "1"}
     options = replace(
-        OPTIONS, search_options=SearchOptions(provider=Provider.CPU, session_options=chosen)
+        OPTIONS,
+        setting=Setting(Level.ALL, RuntimeOptions(provider=Provider.CPU, session_options=chosen)),
     )
     with pytest.raises(OpenedError) as caught:
         race([workload_of(conv([1, 1, 4, 16], (1, 1, 3, 3)))], options, 1.0, send=print)

@@ -14,7 +14,7 @@ import msgspec
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.tuning.effort import BenchOptions
+from widthfold_onnx.tuning.effort import RaceOptions
 from widthfold_onnx.tuning.measurement import AS_IS, SKIPPED, CandidateResult, Measurement, now
 from widthfold_onnx.tuning.successive_halving import Send, Start
 from widthfold_onnx.tuning.workloads import Workload
@@ -32,11 +32,11 @@ PATIENCE = 60.0
 def workloads(log: Path, count: int) -> list[Workload]:
     """Layers that say in their subject what becomes of them, and in their model where to log."""
     model = str(log).encode()
-    return [Workload(f"layer {n}", model, (), 1, 1.0, node="", structure={}) for n in range(count)]
+    return [Workload(f"layer {n}", model, (), 1, 1.0) for n in range(count)]
 
 
 def noted(
-    workload: Workload, options: BenchOptions, seconds: float, share: float
+    workload: Workload, options: RaceOptions, seconds: float, share: float
 ) -> list[CandidateResult]:
     """Log when it began and ended, and where; a layer may kill the worker, or call it broken."""
     log = Path(os.fsdecode(workload.model))
@@ -74,7 +74,7 @@ def own_number() -> dict[str, str]:
 
 
 def quick(
-    workloads: Sequence[Workload], options: BenchOptions, seconds: float, *, send: Send
+    workloads: Sequence[Workload], options: RaceOptions, seconds: float, *, send: Send
 ) -> None:
     """A race without a runtime, in which every form is as fast as the layer."""
     end = time.perf_counter() + seconds
@@ -88,7 +88,7 @@ def quick(
 
 
 def falling(
-    workloads: Sequence[Workload], options: BenchOptions, seconds: float, *, send: Send
+    workloads: Sequence[Workload], options: RaceOptions, seconds: float, *, send: Send
 ) -> None:
     """A race in which three forms are not run, each for another reason, and no other works."""
     for workload in workloads:
@@ -98,7 +98,7 @@ def falling(
 
 
 def meeting(
-    workloads: Sequence[Workload], options: BenchOptions, seconds: float, *, send: Send
+    workloads: Sequence[Workload], options: RaceOptions, seconds: float, *, send: Send
 ) -> None:
     """A race that begins when two others have begun as well.
 
@@ -117,7 +117,7 @@ def meeting(
 
 
 def halting(
-    workloads: Sequence[Workload], options: BenchOptions, seconds: float, *, send: Send
+    workloads: Sequence[Workload], options: RaceOptions, seconds: float, *, send: Send
 ) -> None:
     """The first layer is raced, and then nothing more is heard until it is told to go on.
 
@@ -135,7 +135,7 @@ def halting(
 
 
 def hopeless(
-    workloads: Sequence[Workload], options: BenchOptions, seconds: float, *, send: Send
+    workloads: Sequence[Workload], options: RaceOptions, seconds: float, *, send: Send
 ) -> None:
     """No runtime.
 

@@ -22,7 +22,7 @@ from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning import store as store_module
 from widthfold_onnx.tuning.measurement import AS_IS, CandidateResult, Measurement
-from widthfold_onnx.tuning.search import context as context_module
+from widthfold_onnx.tuning.search import session as session_module
 from widthfold_onnx.tuning.search import trials
 from widthfold_onnx.tuning.search.timers import time_in_process, time_in_turn, time_levels
 from widthfold_onnx.tuning.successive_halving import Start, race
@@ -96,7 +96,7 @@ class World:
                 send(CandidateResult(workload.subject, AS_IS, as_it_is))
                 continue
             self.raced.append(workload.subject)
-            self.at.append(options.level)
+            self.at.append(options.setting.level)
             send(Start(workload.subject, AS_IS))
             send(CandidateResult(workload.subject, AS_IS, as_it_is))
             for key in (form.spec for form in workload.forms):
@@ -186,7 +186,7 @@ def enter(monkeypatch: pytest.MonkeyPatch, world: World) -> World:
         connection.execute("PRAGMA synchronous = OFF")
         return connection
 
-    for module in (context_module, bench_module, trials):
+    for module in (session_module, bench_module, trials):
         monkeypatch.setattr(module, "isolated", world.isolated)
     monkeypatch.setattr(store_module, "_connected", unflushed)
     return world

@@ -1,82 +1,22 @@
-"""Decide what every layer of a model becomes; the result is a plan, and nothing is changed.
-
-A plan is drafted first: frozen weights, companions, padded channels. Layers are read under the
-draft, and a function chooses the form of each.
-"""
+"""Read the layers of a model under a draft, and choose the form of each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cached_property
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.linking import NodeName
-from widthfold_onnx.model.loader import Model
-from widthfold_onnx.options import Companion, FoldOptions, NonFinite
+from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.draft import Draft, first_draft
-from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.padding import PaddableChains, paddable_chains
-from widthfold_onnx.rewrite.plan import (
-    Plan,
-    plan_of,
-)
 from widthfold_onnx.rewrite.reading import ALREADY_FOLDED, Reading
 from widthfold_onnx.rules.form import Answer, Form
 from widthfold_onnx.rules.layers import Layer, Site
 from widthfold_onnx.text import quoted
 
 Choose = Callable[[Layer], Answer]
-
-
-@dataclass(frozen=True)
-class Drafting:
-    """Drafts the plan of one model, and reads the model under a draft.
-
-    Attributes:
-        model: the model.
-        fold_options: select the layers, and limit their forms.
-    """
-
-    model: Model
-    fold_options: FoldOptions
-
-    @cached_property
-    def base_plan(self) -> Plan:
-        """A plan that freezes weights if the options ask for it, and does nothing else.
-
-        Raises:
-            UsageError: sizes are to be fixed, and none are given.
-        """
-        return plan_of(first_draft(self.model, self.fold_options))
-
-    @property
-    def unchanged(self) -> Plan:
-        """The plan that changes nothing, with the sizes and limits of the options."""
-        return plan_of(Draft.unchanged(self.fold_options))
-
-    def matches(self, names: Collection[Companion]) -> list[Match]:
-        """Return the nodes that companions match, in the model with the frozen weights."""
-        return self.base_plan.as_draft.matches(self.model, names)
-
-    def with_companions(self, matches: Sequence[Match]) -> Plan:
-        """Return a plan in which companions replace all matched nodes that can be exchanged."""
-        return plan_of(self.base_plan.as_draft.with_companions(matches))
-
-    def reading(self, draft: Plan) -> Reading:
-        """Read the model under a draft."""
-        return Reading.of(self.model, draft.as_draft)
-
-    def paddable_chains(self, reading: Reading, multiple: int) -> PaddableChains:
-        """Return what `selected_chains` returns."""
-        return selected_chains(reading, self.fold_options, multiple)
-
-    def plan(self, draft: Plan, choose: Choose) -> Plan:
-        """Return a draft with the form that a function chooses for each layer."""
-        decisions = decisions_of(self.reading(draft), self.fold_options, choose)
-        return plan_of(draft.as_draft.with_forms(forms_of(decisions)))
 
 
 @dataclass(frozen=True)

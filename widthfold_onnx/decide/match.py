@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -15,7 +15,6 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.draft import CompanionPlan, Draft, PaddedLayer, PaddingPlan
 from widthfold_onnx.rewrite.plan import LayerPlan, Plan, differences
 from widthfold_onnx.rewrite.reading import ALREADY_FOLDED, Reading
-from widthfold_onnx.rewrite.rewriting import Rewriting, rewrite
 from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Form
@@ -88,21 +87,6 @@ def match(reading: Reading, plan: Plan) -> tuple[Draft, list[Misfit]]:
     ]
     misfits = [misfit for misfit in layers.values() if isinstance(misfit, Misfit)]
     return draft, [*weights.values(), *companions.values(), *padding, *misfits]
-
-
-@dataclass(frozen=True, eq=False)
-class FittedPlan:
-    """A plan that was matched to a model; no layer is replaced yet."""
-
-    misfits: Sequence[Misfit]
-    rewriting: Rewriting
-
-
-def fit(model: Model, plan: Plan) -> FittedPlan:
-    """Match a plan, and give the layers their forms."""
-    reading = read_for(model, plan)
-    draft, misfits = match(reading, plan)
-    return FittedPlan(misfits, rewrite(reading, draft.forms, plan.runtime))
 
 
 def _op_of(reading: Reading, name: NodeName) -> str:

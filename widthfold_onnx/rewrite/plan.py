@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +31,6 @@ from widthfold_onnx.rewrite.draft import (
     Part,
 )
 from widthfold_onnx.rules.form import FormSpec
-from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.text import printable
 
 MAX_PLAN_BYTES = 64 << 20
@@ -148,20 +147,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return Draft(self.frozen, self.companions, self.padding, self.sizes, self.limits)
 
     @property
-    def draft(self) -> Plan:
-        """The plan without forms of layers."""
-        return self.with_layers(())
-
-    def with_layers(self, layers: Iterable[LayerPlan]) -> Plan:
-        """Return the plan with other layers, sorted by name."""
-        return msgspec.structs.replace(self, layers=tuple(sorted(layers, key=lambda p: p.name)))
-
-    def layer_plan(self, layer: Layer) -> LayerPlan | None:
-        """Return the part that replaces a layer; None if none has its name and its structure."""
-        parts = (part for part in self.layers if part.name == layer.node_name)
-        return next((part for part in parts if part.structure == layer.structure), None)
-
-    @property
     def is_changing(self) -> bool:
         """True if the plan does anything."""
         return bool(self.frozen or self.companions or self.padding or self.layers)
@@ -213,9 +198,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             del parts["sizes"]
         lines = [f"  {json.dumps(name)}: {_lines(part)}" for name, part in parts.items() if part]
         return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-EMPTY_PLAN = Plan()
 
 
 def plan_of(draft: Draft, origin: Origin | None = None, measured: PlanTimes | None = None) -> Plan:

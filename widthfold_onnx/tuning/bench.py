@@ -22,7 +22,7 @@ from widthfold_onnx.progress import Step, progress, progress_to
 from widthfold_onnx.runtime.child import Child, isolated
 from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.system import memory_bytes
-from widthfold_onnx.tuning.effort import BenchOptions
+from widthfold_onnx.tuning.effort import RaceOptions
 from widthfold_onnx.tuning.identity import setting_identity
 from widthfold_onnx.tuning.measurement import (
     AS_IS,
@@ -75,7 +75,7 @@ Save = Callable[[CandidateResult], None]
 
 def race_in_children(
     workloads: Sequence[Workload],
-    options: BenchOptions,
+    options: RaceOptions,
     budget: Budget,
     save: Save,
     *,
@@ -97,7 +97,7 @@ def race_in_children(
     """
     by_subject = {workload.subject: workload for workload in workloads}
     remaining = _Remaining(by_subject, len(by_subject), budget, save)
-    on_cpu = traits_of(options.search_options.provider).device == "cpu"
+    on_cpu = traits_of(options.setting.options.provider).device == "cpu"
     while remaining.workloads and (budget.left > 0 or not remaining.done):
         try:
             isolated(
@@ -191,19 +191,19 @@ RETRY = datetime.timedelta(days=7)
 
 @dataclass(frozen=True)
 class Bench:
-    """Measures for one setting on one machine.
+    """Measures layers and models on one machine, at one setting.
 
     What the store holds is read once, as a search asks for a measurement dozens of times.
 
     Attributes:
-        options: how forms run; its provider is not AUTO.
+        options: how forms race; their provider is not AUTO.
         store: where measurements are kept.
         machine: `identity.machine_identity`.
         child: runs the measurements; None starts processes for each call.
         new_measurements: subject and candidate of each measurement that this bench has kept.
     """
 
-    options: BenchOptions
+    options: RaceOptions
     store: Store
     machine: str
     child: Child | None = None
@@ -212,11 +212,14 @@ class Bench:
 
     @cached_property
     def _setting(self) -> str:
-        return setting_identity(self.options.search_options, self.options.level)
+        setting = self.options.setting
+        return setting_identity(setting.options, setting.level)
 
     def at(self, level: Level) -> Bench:
         """Return a bench of its own for another level."""
-        return Bench(replace(self.options, level=level), self.store, self.machine, self.child)
+        setting = replace(self.options.setting, level=level)
+        options = replace(self.options, setting=setting)
+        return Bench(options, self.store, self.machine, self.child)
 
     def measurement(self, subject: str, candidate: Candidate) -> Measurement | None:
         """Return the measurement that the store holds, if any."""
@@ -312,7 +315,7 @@ class LocalPool:
     """
 
     def __init__(self, bench: Bench, jobs: int) -> None:
-        self.provider = bench.options.search_options.provider
+        self.provider = bench.options.setting.options.provider
         self.benches = [bench]
         self._jobs = jobs
 

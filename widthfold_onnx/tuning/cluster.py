@@ -26,9 +26,10 @@ from widthfold_onnx.progress import Step, progress
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.library import runtime_version
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.text import printable, quoted
 from widthfold_onnx.tuning.bench import Bench, Budget, race_in_children
-from widthfold_onnx.tuning.effort import BenchOptions
+from widthfold_onnx.tuning.effort import RaceOptions
 from widthfold_onnx.tuning.identity import Place, find_place
 from widthfold_onnx.tuning.measurement import AS_IS, CandidateResult, Measurement
 from widthfold_onnx.tuning.store import Store
@@ -104,7 +105,7 @@ class Cluster:
         return {a: self._known[a] for a in alive if a in self._known and a not in self.unfit}
 
     def submit(
-        self, address: str, workload: Workload, options: BenchOptions, seconds: float, share: float
+        self, address: str, workload: Workload, options: RaceOptions, seconds: float, share: float
     ) -> Flight:
         """Have `race_on_worker` run on one worker and on no other.
 
@@ -196,7 +197,7 @@ def versions() -> dict[str, str]:
 
 
 def race_on_worker(
-    workload: Workload, options: BenchOptions, seconds: float, share: float
+    workload: Workload, options: RaceOptions, seconds: float, share: float
 ) -> list[CandidateResult]:
     """Race the forms of one workload; a form that crashes ends a child process, not the worker.
 
@@ -305,8 +306,9 @@ class ClusterPool:
             self._cluster.cancel(self._tasks)
 
     def _queue(self, place: Place, workloads: Sequence[Workload], budget: Budget) -> _Queue:
-        options = replace(self._options, provider=place.provider)
-        bench = Bench(BenchOptions(options, self._fold_options), self._store, place.machine)
+        search_options = replace(self._options, provider=place.provider)
+        options = RaceOptions.at(Level.ALL, search_options, self._fold_options)
+        bench = Bench(options, self._store, place.machine)
         self.benches.append(bench)
         return _Queue(bench, bench.pending(workloads, budget.total))
 

@@ -1,4 +1,4 @@
-"""Define what each effort of the search spends, and the options of a bench.
+"""Define what each effort of the search spends, and how forms race.
 
 The numbers were chosen so that `default` ends in half a minute for models of 50 ms a run. In eight
 models 90 layers gain at all, alone or inside regions. For 89 of them a form within 5 % of the
@@ -9,7 +9,7 @@ first 24. For 18 it was not among the first 4.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from widthfold_onnx.options import Effort, FoldOptions, SearchOptions
 from widthfold_onnx.runtime.intervals import MIN_DIFFERENCE
@@ -98,19 +98,20 @@ SPENDING = {
 
 
 @dataclass(frozen=True)
-class BenchOptions:
-    """The options of a bench: how models run and how long, limits of forms, and the level."""
+class RaceOptions:
+    """How the forms of layers race.
 
-    search_options: SearchOptions
+    Attributes:
+        setting: of every session.
+        spending: how many forms run, and how often.
+        fold_options: limits of the forms.
+    """
+
+    setting: Setting
+    spending: Spending
     fold_options: FoldOptions
-    level: Level = Level.ALL
 
-    @property
-    def setting(self) -> Setting:
-        """The setting of every session."""
-        return Setting(self.level, self.search_options)
-
-    @property
-    def spending(self) -> Spending:
-        """The seconds and runs of the effort."""
-        return SPENDING[self.search_options.effort]
+    @classmethod
+    def at(cls, level: Level, options: SearchOptions, fold_options: FoldOptions) -> Self:
+        """Return the options at a level."""
+        return cls(Setting(level, options), SPENDING[options.effort], fold_options)

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 from widthfold_onnx.arrays import connected
 from widthfold_onnx.decide.decisions import read_sites
@@ -26,8 +26,8 @@ from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.plan import LayerPlan
 from widthfold_onnx.rewrite.reading import Reading
+from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Form, FormSpec
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import guard_problem
@@ -47,16 +47,18 @@ class Layers:
 
     Attributes:
         target: the device for which forms are predicted and ordered.
+        fold_options: limits of the forms.
         cut_layers: the layers as cut out: one for a subject and its forms.
         subjects: the subject of every layer, or why it has none.
-        structures: `Layer.structure` of every layer that has a subject.
+        measured: the layers that have a subject.
         links: the tensors between layers.
     """
 
     target: Target
+    fold_options: FoldOptions
     cut_layers: Sequence[CutLayer] = ()
     subjects: Mapping[NodeName, str | Refusal] = field(default_factory=dict)
-    structures: Mapping[NodeName, dict[str, Any]] = field(default_factory=dict)
+    measured: Mapping[NodeName, Layer] = field(default_factory=dict)
     links: Sequence[Link] = ()
 
     @classmethod
@@ -74,7 +76,7 @@ class Layers:
         # A cut layer holds its weights: equal layers of a large model would fill the memory.
         cut_layers: dict[tuple[str, frozenset[FormSpec]], CutLayer] = {}
         subjects: dict[NodeName, str | Refusal] = {}
-        structures: dict[NodeName, dict[str, Any]] = {}
+        measured: dict[NodeName, Layer] = {}
         forms: dict[object, list[Form]] = {}
         nodes: dict[Node, str] = {}
         for _, layer in read_sites(reading, options):
@@ -95,9 +97,9 @@ class Layers:
             key = cut_layer.subject, frozenset(form.spec for form in cut_layer.forms)
             cut_layers.setdefault(key, cut_layer)
             subjects[name] = nodes[layer.node] = cut_layer.subject
-            structures[name] = layer.structure
+            measured[name] = layer
         links = links_of(document, nodes)
-        return cls(target, [*cut_layers.values()], subjects, structures, links)
+        return cls(target, options, [*cut_layers.values()], subjects, measured, links)
 
     def at(self, target: Target) -> Self:
         """Return the layers with their forms predicted and ordered for another target."""
@@ -118,21 +120,17 @@ class Layers:
         """Return the subject of a layer, or why it was not measured."""
         return self.subjects.get(layer.node_name, NOT_IN_DRAFT)
 
-    def layer_plans(self, forms: Mapping[str, FormSpec]) -> list[LayerPlan]:
-        """Return the parts of a plan in which every layer takes the form of its subject.
+    def forms_of(self, specs: Mapping[str, FormSpec]) -> dict[NodeName, Form]:
+        """Return the form of every layer whose subject has a spec.
 
-        A form that one of these layers does not allow is left out where the plan is applied.
+        A layer that does not allow the form is left out: its open extents may not fit.
         """
-        return [
-            LayerPlan(
-                graph=name.graph,
-                node=name.node,
-                structure=self.structures[name],
-                form=forms[subject],
-            )
+        answers = {
+            name: form_of(self.measured[name], specs[subject], self.fold_options)
             for name, subject in self.subjects.items()
-            if isinstance(subject, str) and subject in forms
-        ]
+            if isinstance(subject, str) and subject in specs
+        }
+        return {name: form for name, form in answers.items() if isinstance(form, Form)}
 
     @property
     def neighbours(self) -> list[list[str]]:

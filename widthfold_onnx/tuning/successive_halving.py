@@ -24,7 +24,7 @@ from widthfold_onnx.runtime.clock import Run, Times, clock_of, in_turn
 from widthfold_onnx.runtime.kernels import multiply_speed
 from widthfold_onnx.runtime.session import resolved
 from widthfold_onnx.runtime.settings import fixed_feeds, random_run
-from widthfold_onnx.tuning.effort import BenchOptions
+from widthfold_onnx.tuning.effort import RaceOptions
 from widthfold_onnx.tuning.measurement import (
     ABSENT_FORM,
     AS_IS,
@@ -83,7 +83,7 @@ Send = Callable[[Start | CandidateResult], None]
 
 
 def race(
-    workloads: Sequence[Workload], options: BenchOptions, seconds: float, *, send: Send
+    workloads: Sequence[Workload], options: RaceOptions, seconds: float, *, send: Send
 ) -> None:
     """Race all forms of all workloads, and report as they run.
 
@@ -97,7 +97,7 @@ def race(
     Raises:
         UnverifiedError: the runtime cannot be used, or does not run a layer as it is.
     """
-    resolved(options.search_options)  # else the first layer would seem not to run
+    resolved(options.setting.options)  # else the first layer would seem not to run
     peak = multiply_speed(options.setting) if any(w.forms for w in workloads) else math.inf
     end = time.perf_counter() + seconds
     for index, workload in enumerate(workloads):
@@ -131,7 +131,7 @@ class _Race:
     """
 
     workload: Workload
-    options: BenchOptions
+    options: RaceOptions
     send: Send
     original: Run
     times: dict[FormSpec, Times] = field(default_factory=dict)
@@ -209,7 +209,7 @@ class _Race:
         """
         for count in range(WARMUP_RUNS - 1):
             form(count)
-        turns = in_turn((self.original, form), clock_of(self.options.search_options))
+        turns = in_turn((self.original, form), clock_of(self.options.setting.options))
         next(turns)
         return turns
 

@@ -11,27 +11,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from widthfold_onnx.decide.decisions import Drafting
 from widthfold_onnx.errors import UsageError, WidthfoldError
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, RuntimeOptions, SearchOptions
 from widthfold_onnx.progress import Step, progress
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import TunedMachine, TunedModel, TuneReport
-from widthfold_onnx.rewrite.reading import ALREADY_FOLDED
+from widthfold_onnx.rewrite.draft import first_draft
+from widthfold_onnx.rewrite.reading import ALREADY_FOLDED, Reading
 from widthfold_onnx.rewrite.record import contains_folds
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.cases import for_model
 from widthfold_onnx.runtime.inputs.sizes import provider_and_sizes
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.system import cores
 from widthfold_onnx.tuning.bench import Bench, Budget, LocalPool
 from widthfold_onnx.tuning.cluster import Cluster, ClusterPool
-from widthfold_onnx.tuning.effort import SPENDING, BenchOptions
+from widthfold_onnx.tuning.effort import SPENDING, RaceOptions
 from widthfold_onnx.tuning.identity import find_place
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.measurement import AS_IS, Candidate
 from widthfold_onnx.tuning.search.agreement import forms_by_prediction
-from widthfold_onnx.tuning.search.level_search import workloads_to_race
+from widthfold_onnx.tuning.search.level_race import workloads_to_race
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.targets import default_target, load_target
 from widthfold_onnx.tuning.workloads import Workload, joined, most_work_first
@@ -84,7 +85,7 @@ def tune(
             threads=search_options.threads,
             machines=[
                 TunedMachine(
-                    provider=bench.options.search_options.provider,
+                    provider=bench.options.setting.options.provider,
                     machine=bench.machine,
                     measured=len(bench.new_measurements),
                 )
@@ -113,8 +114,8 @@ def _pool(
             f"each other: at most {most}, at least 1"
         )
     provider, machine = isolated(find_place, options)
-    bench_options = BenchOptions(replace(options, provider=provider), fold_options)
-    yield LocalPool(Bench(bench_options, store, machine), jobs)
+    race_options = RaceOptions.at(Level.ALL, replace(options, provider=provider), fold_options)
+    yield LocalPool(Bench(race_options, store, machine), jobs)
 
 
 class _ListedModel(NamedTuple):
@@ -141,8 +142,7 @@ def _listed_model(
             return _ListedModel(path.name, ALREADY_FOLDED)
         runtime_options = for_model(runtime_options, loaded.proto)
         provider, sizes = isolated(provider_and_sizes, path, runtime_options, options.input_shapes)
-        drafting = Drafting(loaded, options)
-        reading = drafting.reading(drafting.base_plan)
+        reading = Reading.of(loaded, first_draft(loaded, options))
         layers = Layers.of(reading, options, sizes[0], load_target(default_target(provider)))
     except WidthfoldError as error:
         return _ListedModel(path.name, error)

@@ -15,10 +15,10 @@ Layers that differ only in the values of their weights are one workload.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, compress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -27,19 +27,16 @@ from onnx.utils import Extractor
 
 from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.decide.match import fit
 from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.model.linking import message_of, reads
-from widthfold_onnx.model.loader import Model
 from widthfold_onnx.model.proto.walk import copy_of, operator_of
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import MIN_FACTOR, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.draft import Limits
-from widthfold_onnx.rewrite.plan import LayerPlan, Plan
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rewrite.record import FOLD_KEY, STATE_KEY
+from widthfold_onnx.rewrite.rewriting import rewrite
 from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Form, FormSpec
 from widthfold_onnx.rules.layers import Layer
@@ -83,8 +80,6 @@ class Workload:
         forms: the other forms it may take, the most promising first.
         macs: multiply-adds of one run as it is.
         predicted_seconds: of one run as it is (`tuning.cost`).
-        node: name of the layer in `model`.
-        structure: `Layer.structure`.
         is_inside: True if forms run between packed tensors (`tuning.layers`).
     """
 
@@ -93,8 +88,6 @@ class Workload:
     forms: tuple[PredictedForm, ...]
     macs: int
     predicted_seconds: float
-    node: str
-    structure: Mapping[str, Any]
     is_inside: bool = False
 
     def with_most_promising(self, count: int | None, first: FormSpec | None) -> Workload:
@@ -146,12 +139,12 @@ def model_in_form(workload: Workload, spec: FormSpec, options: FoldOptions) -> b
     # The last node stays outside the region: it stands for any reader of the logical tensor.
     end, output = proto.graph.node.pop(), proto.graph.output.pop()
     proto.graph.output.add().name = end.input[0]
-    layer_plan = LayerPlan(node=workload.node, structure=dict(workload.structure), form=spec)
-    plan = Plan(layers=(layer_plan,), limits=Limits.of(options))
-    fitted_plan = fit(Model(proto, None), plan)
-    if fitted_plan.misfits:
+    reading = Reading(Document(proto, None, OPERATORS))
+    layer = only_layer(reading)
+    form = layer if isinstance(layer, Refusal) else form_of(layer, spec, options)
+    if isinstance(layer, Refusal) or isinstance(form, Refusal):
         return None
-    result = fitted_plan.rewriting.carry_out()
+    result = rewrite(reading, {layer.node_name: form}).carry_out()
     end.input[0] = result.graph.output[0].name
     if workload.is_inside:
         result, element_type = _core(result)
@@ -262,8 +255,6 @@ class CutLayer:
             forms=most_promising_first(predicted),
             macs=macs,
             predicted_seconds=layer_seconds(work, target),
-            node=self.measured_layer.name,
-            structure=self.measured_layer.structure,
         )
 
 
@@ -298,7 +289,7 @@ def cut(
         return shape
     fused = fused_ops(document, layer)
     proto = excerpt(document, layer, fused, shape, table)
-    measured_layer = only_layer(Document(proto, None, OPERATORS))
+    measured_layer = only_layer(Reading(Document(proto, None, OPERATORS)))
     if isinstance(measured_layer, Refusal):
         return measured_layer
     if None in layer.fixed_shape:  # a form of open extents may not be one of these
@@ -327,9 +318,8 @@ def _measured_shape(layer: Layer, table: ShapeTable, target: Target) -> list[int
     return [int(extent) for extent in dims if extent is not None]
 
 
-def only_layer(document: Document) -> Layer | Refusal:
+def only_layer(reading: Reading) -> Layer | Refusal:
     """Return the layer of a workload."""
-    reading = Reading(document)
     return reading.layer(reading.sites[0])
 
 

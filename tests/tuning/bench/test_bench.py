@@ -33,9 +33,10 @@ def test_only_what_is_missing_is_measured(store: Store, inside) -> None:
 
 def test_another_setting_or_machine_knows_nothing(store: Store, inside) -> None:
     bench(store).measure([workload("one", "a")], Budget(60.0))
+    extended = dataclasses.replace(OPTIONS.setting, level=Level.EXTENDED)
     for options, machine, count in (
         (OPTIONS, "machine", 0),
-        (dataclasses.replace(OPTIONS, level=Level.EXTENDED), "machine", 2),
+        (dataclasses.replace(OPTIONS, setting=extended), "machine", 2),
         (OPTIONS, "other", 2),
     ):
         used = Bench(options, store, machine)

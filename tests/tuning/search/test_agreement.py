@@ -14,6 +14,7 @@ from tests.small_models import build, save
 from tests.tuning.search.nets import ALL, THREE, found, status
 from tests.tuning.workloads.tool import layers_of
 from tests.tuning.world import World, enter
+from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.tuning.bench import MIN_GAIN
 from widthfold_onnx.tuning.layers import Layers, Link, subject_inside
 from widthfold_onnx.tuning.measurement import AS_IS, Candidate, Measurement, now
@@ -219,7 +220,10 @@ def test_what_was_not_measured_or_lost_is_not_chosen(every: Layers) -> None:
         == {}
     )
     assert (
-        forms_by_measurement(Layers(load_target("cpu-avx2")), lambda subject, candidate: None) == {}
+        forms_by_measurement(
+            Layers(load_target("cpu-avx2"), FoldOptions()), lambda subject, candidate: None
+        )
+        == {}
     )
 
 

@@ -20,19 +20,17 @@ from tests.tuning.workloads.tool import search_text
 from tests.tuning.world import World, doubled, enter, folded
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
+from widthfold_onnx.progress import Step, progress_to
 from widthfold_onnx.runtime.child import Child
 from widthfold_onnx.runtime.inputs.sizes import provider_and_sizes
-from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.identity import machine_identity
-from widthfold_onnx.tuning.measurement import Measurement
-from widthfold_onnx.tuning.search import MAX_LEVEL_RATIO, _only_level
-from widthfold_onnx.tuning.search import context as context_module
-from widthfold_onnx.tuning.search.context import SearchContext
+from widthfold_onnx.tuning.search import STAGES
+from widthfold_onnx.tuning.search import session as session_module
+from widthfold_onnx.tuning.search.race import MAX_LEVEL_RATIO
 from widthfold_onnx.tuning.search.timers import send_each
 from widthfold_onnx.tuning.successive_halving import race
-from widthfold_onnx.tuning.targets import load_target
 from widthfold_onnx.tuning.tune import tune
 
 
@@ -51,6 +49,20 @@ def test_what_pays_is_folded_and_the_report_says_how_much(
     assert [size.shapes for size in search.sizes] == [{"x": [1, 1, 4, 32]}]
     assert search.measured > search.forms > 20
     assert len(world.raced) == 6  # alone, and between packed tensors
+
+
+def test_progress_calls_each_step_by_its_stage(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[Step] = []
+    enter(monkeypatch, World(doubled, ALL))
+    with progress_to(steps.append):
+        found(model)
+    names = [stage.__name__ for stage in STAGES]
+    assert names == ["exchange", "race", "settle", "pad", "confirm"]
+    shown = [name for step in steps if (name := step.text.partition(": ")[0]) in names]
+    assert list(dict.fromkeys(shown)) == ["race", "settle", "confirm"]  # no companion, no padding
+    assert "confirm: timing the whole model" in [step.text for step in steps]
 
 
 def test_a_model_that_does_not_run_is_not_shipped(
@@ -175,10 +187,10 @@ def test_on_an_accelerator_every_task_has_a_child_of_its_own(
         waiting.append(children[0]._waiting)
         return world.isolated(*arguments, **limits)
 
-    monkeypatch.setattr(context_module, "isolated", choose)
+    monkeypatch.setattr(session_module, "isolated", choose)
     monkeypatch.setattr(bench_module, "isolated", measure)
     monkeypatch.setattr(
-        context_module, "machine_identity", lambda provider: machine_identity("cpu")
+        session_module, "machine_identity", lambda provider: machine_identity("cpu")
     )
     found(model, provider=Provider.CUDA)
     assert {function for function, _ in world.children} == {race, send_each}
@@ -190,14 +202,6 @@ def test_a_target_must_fit_the_provider_that_was_found(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = (Provider.CPU, {"x": (1, 1, 4, 32)})
-    monkeypatch.setattr(context_module, "isolated", lambda *arguments, **limits: here)
+    monkeypatch.setattr(session_module, "isolated", lambda *arguments, **limits: here)
     with pytest.raises(UsageError, match="target h100 is of provider cuda, not cpu"):
         found(model, provider=Provider.AUTO, target="h100")
-
-
-def test_the_level_is_left_open_where_there_are_several_sizes() -> None:
-    slower = Measurement("ok", 0.8, 0.79, 0.81, 1.0, 9, "", "2026-11-28T12:00:00+00:00")
-    small, large = {"x": (1, 3)}, {"x": (2, 3)}
-    for sizes, level in (((small,), Level.ALL), ((small, large), None)):
-        context = SearchContext(Provider.CPU, sizes, load_target("cpu-avx2"), "")
-        assert _only_level(slower, context) == level

@@ -30,8 +30,9 @@ from widthfold_onnx.options import (
 from widthfold_onnx.rules.enumeration import every_form
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer, ProductLayer
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning.bench import Bench
-from widthfold_onnx.tuning.effort import BenchOptions
+from widthfold_onnx.tuning.effort import RaceOptions
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.workloads import _subject
 
@@ -204,7 +205,7 @@ def stored(fold: Mapping[str, Any], search: Mapping[str, Any]) -> tuple[str, ...
     """The key of a form that is measured with these options."""
     options = SearchOptions(**{"provider": Provider.CPU, **search})
     with Store(None) as store:
-        bench = Bench(BenchOptions(options, FoldOptions(**fold)), store, "machine")
+        bench = Bench(RaceOptions.at(Level.ALL, options, FoldOptions(**fold)), store, "machine")
         key = bench._key("subject", "form")
     return msgspec.structs.astuple(key)
 

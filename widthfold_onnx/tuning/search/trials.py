@@ -1,37 +1,34 @@
-"""Time whole models against each other: a layer that is faster alone may not be in its place."""
+"""Time whole models against each other: a layer that is faster alone may not be in its place.
+
+Results of earlier trials come from the store. The level at which models run is the draft's.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from itertools import chain
+from functools import partial
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from widthfold_onnx.decide.decisions import Drafting
-from widthfold_onnx.decide.match import fit
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.model.loader import LoadedModel
-from widthfold_onnx.options import SearchOptions, Shapes, Sizes, VerifyOptions
+from widthfold_onnx.options import Shapes, Sizes, VerifyOptions
 from widthfold_onnx.progress import Step, progress
 from widthfold_onnx.results import SpeedVerdict
-from widthfold_onnx.rewrite.plan import EMPTY_PLAN, Plan
-from widthfold_onnx.rewrite.scratch import Scratch
+from widthfold_onnx.rewrite.draft import Draft
+from widthfold_onnx.rewrite.plan import plan_of
+from widthfold_onnx.rewrite.rewriting import rewrite
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.intervals import noise, speed_verdict
 from widthfold_onnx.runtime.provider_traits import Level
-from widthfold_onnx.tuning.bench import Bench, is_complete
-from widthfold_onnx.tuning.effort import Spending
+from widthfold_onnx.tuning.bench import is_complete
 from widthfold_onnx.tuning.identity import canonical
 from widthfold_onnx.tuning.measurement import CandidateResult, Measurement
-from widthfold_onnx.tuning.search.context import SearchContext
+from widthfold_onnx.tuning.search.session import SearchDraft, SearchSession
 from widthfold_onnx.tuning.search.timers import (
     Results,
     Timer,
@@ -55,273 +52,250 @@ MAX_MODELS_IN_MEMORY = 8
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Trials:
-    """Times rewritten models; results of earlier trials come from the store.
+def compare(
+    session: SearchSession, base: Draft, draft: SearchDraft, seconds: float
+) -> Measurement | None:
+    """Time the models of two drafts against each other, each at its strongest setting.
 
-    Attributes:
-        bench: the store, and how models run.
-        context: has the sizes at which whole models run.
-        scratch: the original model, and the folder for the models that are built of it.
-        level: the level at which models run; None chooses it for each model.
+    Args:
+        session: where models run.
+        base: the draft that should be slower.
+        draft: the draft that should be faster.
+        seconds: time that timing may take, at all sizes together.
+
+    Returns:
+        The ratio time of base / time of draft (`deciding_trial`), lost if one of them does not
+        run; None if it is not in the store and nothing is to be measured.
     """
+    sizes = trial_sizes(session.sizes)
+    candidate = _candidate(base, draft, **_conditions(draft))
+    timer = partial(time_in_process, level=draft.level)
+    trials = _results(session, sizes, candidate, timer, seconds / len(sizes), (base, draft))
+    return deciding_trial(trials)
 
-    bench: Bench
-    context: SearchContext
-    scratch: Scratch
-    level: Level | None = None
 
-    @property
-    def loaded(self) -> LoadedModel:
-        """The original model."""
-        return self.scratch.original
+def ratios_to(
+    session: SearchSession,
+    draft: SearchDraft,
+    others: Sequence[Draft],
+    seconds: float,
+    kind: Distribution = Distribution.NORMAL,
+) -> list[Measurement | None]:
+    """Time models of other drafts in turn with the model of a draft, all at one setting.
 
-    @cached_property
-    def drafting(self) -> Drafting:
-        """The model, whose plans are drafted and timed."""
-        return Drafting(self.loaded, self.bench.options.fold_options)
+    Args:
+        session: where models run.
+        draft: the draft.
+        others: such as the draft without some of its changes.
+        seconds: time that timing may take, for all others and sizes together.
+        kind: how random inputs are distributed.
 
-    @property
-    def search_options(self) -> SearchOptions:
-        """The options with which models run."""
-        return self.bench.options.search_options
+    Returns:
+        Time of each other / time of `draft`, as `compare` does.
+    """
+    conditions = _conditions(draft)
+    candidates = [_candidate(other, draft, inputs=kind, **conditions) for other in others]
+    sizes = trial_sizes(session.sizes)
+    of_size = seconds / len(sizes)
+    open_sizes = [_open_sizes(session, candidate, of_size, sizes) for candidate in candidates]
+    untimed = [number for number, open_ones in enumerate(open_sizes) if open_ones]
 
-    @property
-    def spending(self) -> Spending:
-        """The seconds of each trial."""
-        return self.bench.options.spending
+    def time_others(chunk: Sequence[int]) -> bool:
+        open_trials = [(candidates[number], open_sizes[number]) for number in chunk]
+        with _files(session, [draft, *(others[number] for number in chunk)]) as (file, *files):
+            timer = partial(time_in_turn, file, files, kind, level=draft.level)
+            return _run(session, open_trials, timer, of_size, share=len(chunk) / len(untimed))
 
-    def at(self, level: Level | None) -> Self:
-        """Return the same at a level."""
-        return replace(self, level=level)
+    for start in range(0, len(untimed), MAX_MODELS_IN_MEMORY):
+        chunk = untimed[start : start + MAX_MODELS_IN_MEMORY]
+        child_survived = time_others(chunk)
+        if not child_survived and len(chunk) > 1:
+            # One of them may not run, or memory holds some of them only.
+            for number in chunk:
+                time_others([number])
+    return [
+        deciding_trial([_measurement(session, shapes, candidate) for shapes in sizes])
+        for candidate in candidates
+    ]
 
-    def compare(self, base: Plan, plan: Plan, seconds: float) -> Measurement | None:
-        """Time the models of two plans against each other, each at its strongest setting.
 
-        Args:
-            base: the plan that should be slower.
-            plan: the plan that should be faster.
-            seconds: time that timing may take, at all sizes together.
+def without_each(
+    session: SearchSession,
+    draft: SearchDraft,
+    parts: Sequence[T],
+    remainders: Sequence[Draft],
+    *,
+    named: str,
+) -> list[tuple[T, Measurement]]:
+    """Time drafts that each lack a part of a draft in turn with that draft.
 
-        Returns:
-            The ratio time of base / time of plan (`deciding_trial`), lost if one of them does not
-            run; None if it is not in the store and nothing is to be measured.
-        """
-        of_size = seconds / len(self._trial_sizes)
-        candidate = _candidate(base, plan, **self._conditions)
-        timer = partial(time_in_process, level=self.level)
-        trials = self._results(self._trial_sizes, candidate, timer, of_size, plans=(base, plan))
-        return deciding_trial(trials)
+    Returns:
+        The parts without which the model was timed, with what `ratios_to` returns for them.
+    """
+    progress(Step(f"timing the whole model without each of {named}"))
+    trials = ratios_to(session, draft, remainders, session.spending.ablation)
+    pairs = zip(parts, trials, strict=True)
+    return [(part, trial) for part, trial in pairs if trial is not None and trial.status == "ok"]
 
-    def ratios_to(
-        self,
-        plan: Plan,
-        others: Sequence[Plan],
-        seconds: float,
-        kind: Distribution = Distribution.NORMAL,
-    ) -> list[Measurement | None]:
-        """Time models of other plans in turn with the model of a plan, all at one setting.
 
-        Args:
-            plan: the plan.
-            others: such as the plan without some of its changes.
-            seconds: time that timing may take, for all others and sizes together.
-            kind: how random inputs are distributed.
+def level_ratio(session: SearchSession, draft: Draft) -> Measurement | None:
+    """Time one model on the CPU at the first size: at level ALL / at level EXTENDED."""
+    digest = plan_of(draft).digest
+    candidate = canonical({"of": digest, "than": Level.ALL, "is": Level.EXTENDED})
+    sizes, seconds = session.sizes[:1], session.spending.probe
+    (measurement,) = _results(session, sizes, candidate, time_levels, seconds, [draft])
+    return measurement
 
-        Returns:
-            Time of each other / time of `plan`, as `compare` does.
-        """
-        candidates = [_candidate(other, plan, inputs=kind, **self._conditions) for other in others]
-        of_size = seconds / len(self._trial_sizes)
-        open_sizes = [self._open_sizes(candidate, of_size) for candidate in candidates]
-        untimed = [number for number, sizes in enumerate(open_sizes) if sizes]
 
-        def time_others(chunk: Sequence[int]) -> bool:
-            open_trials = [(candidates[number], open_sizes[number]) for number in chunk]
-            with self._files([plan, *(others[number] for number in chunk)]) as (file, *files):
-                timer = partial(time_in_turn, file, files, kind, level=self.level)
-                return self._run(open_trials, timer, of_size, share=len(chunk) / len(untimed))
+def final_trials(
+    session: SearchSession, draft: Draft, level: Level | None
+) -> list[Measurement | None]:
+    """Time a draft against the original at every size, in several processes.
 
-        for start in range(0, len(untimed), MAX_MODELS_IN_MEMORY):
-            chunk = untimed[start : start + MAX_MODELS_IN_MEMORY]
-            child_survived = time_others(chunk)
-            if not child_survived and len(chunk) > 1:
-                # One of them may not run, or memory holds some of them only.
-                for number in chunk:
-                    time_others([number])
-        return [
-            deciding_trial([self._measurement(shapes, candidate) for shapes in self._trial_sizes])
-            for candidate in candidates
-        ]
+    The caller decides by it which model is written. No result of an earlier comparison counts,
+    as that may have been shorter. The level is no part of the candidate. It is set only where
+    the original surely is slower at the others, so that the original runs at it anyway.
 
-    def without_each(
-        self, plan: Plan, parts: Sequence[T], remainders: Sequence[Plan], *, named: str
-    ) -> list[tuple[T, Measurement]]:
-        """Time plans that each lack a part of a plan in turn with that plan.
+    Returns:
+        By size, as `compare` does.
+    """
+    candidate, drafts = _final_candidate(draft), (ORIGINAL, draft)
+    timer, seconds = partial(time_over_processes, level=level), session.spending.final
+    return [
+        measurement
+        for shapes in session.sizes  # each by itself: one may crash
+        for measurement in _results(session, [shapes], candidate, timer, seconds, drafts)
+    ]
 
-        Returns:
-            The parts without which the model was timed, with what `ratios_to` returns for them.
-        """
-        progress(Step(f"timing the whole model without each of {named}"))
-        trials = self.ratios_to(plan, remainders, self.spending.ablation)
-        pairs = zip(parts, trials, strict=True)
-        return [
-            (part, trial) for part, trial in pairs if trial is not None and trial.status == "ok"
-        ]
 
-    def level_ratio(self, plan: Plan) -> Measurement | None:
-        """Time one model on the CPU at the first size: at level ALL / at level EXTENDED."""
-        candidate = canonical({"of": plan.digest, "than": Level.ALL, "is": Level.EXTENDED})
-        sizes, seconds = self.context.sizes[:1], self.spending.probe
-        (measurement,) = self._results(sizes, candidate, time_levels, seconds, plans=[plan])
-        return measurement
+def stored_final(session: SearchSession, draft: Draft) -> Measurement | None:
+    """Return the stored result of `final_trials` at the first size, if there is one."""
+    return _measurement(session, session.sizes[0], _final_candidate(draft))
 
-    def final(self, plan: Plan) -> list[Measurement | None]:
-        """Time a plan against the original at every size, in several processes.
 
-        The caller decides by it which model is written. No result of an earlier comparison counts,
-        as that may have been shorter. The level is no part of the candidate. It is set only where
-        the original surely is slower at the others, so that the original runs at it anyway.
+ORIGINAL = Draft()
+"""The draft that changes nothing."""
 
-        Returns:
-            By size, as `compare` does.
-        """
-        candidate, plans = _final_candidate(plan), (EMPTY_PLAN, plan)
-        timer, seconds = partial(time_over_processes, level=self.level), self.spending.final
-        return [
-            measurement
-            for shapes in self.context.sizes  # each by itself: one may crash
-            for measurement in self._results([shapes], candidate, timer, seconds, plans=plans)
-        ]
 
-    def stored_final(self, plan: Plan) -> Measurement | None:
-        """Return the stored result of `final` at the first size, if there is one."""
-        return self._measurement(self.context.sizes[0], _final_candidate(plan))
+def trial_sizes(sizes: Sizes) -> Sizes:
+    """Return the first size and all larger ones: smaller ones get the final trial alone."""
+    first, *others = sizes
+    return first, *(other for other in others if _elements(other) > _elements(first))
 
-    @cached_property
-    def _unsized_subject(self) -> dict[str, object]:
-        """The subject in the store without the shapes of the inputs."""
-        return {
-            "model": _digest(self.loaded.path.read_bytes()),
-            "inputs": _digests(self.search_options.inputs),
-            "values": self.search_options.cases[0],
-        }
 
-    def _subject(self, shapes: Shapes) -> str:
-        return canonical({**self._unsized_subject, "shapes": shapes})
+def _results(
+    session: SearchSession,
+    sizes: Sequence[Shapes],
+    candidate: str,
+    function: Callable[..., Results],
+    seconds: float,
+    drafts: Sequence[Draft],
+) -> list[Measurement | None]:
+    """Return the results of one trial by size, and run it first where it is open.
 
-    @cached_property
-    def _trial_sizes(self) -> Sizes:
-        """The first size and all larger ones: smaller ones get the final trial alone."""
-        first, *others = self.context.sizes
-        return first, *(other for other in others if _elements(other) > _elements(first))
+    `function` times the models of the drafts, whose files it takes in this order.
+    """
+    open_sizes = _open_sizes(session, candidate, seconds, sizes)
+    if open_sizes:
+        with _files(session, drafts) as files:
+            _run(session, [(candidate, open_sizes)], partial(function, *files), seconds)
+    return [_measurement(session, shapes, candidate) for shapes in sizes]
 
-    def _results(
-        self,
-        sizes: Sequence[Shapes],
-        candidate: str,
-        function: Callable[..., Results],
-        seconds: float,
-        *,
-        plans: Sequence[Plan],
-    ) -> list[Measurement | None]:
-        """Return the results of one trial by size, and run it first where it is open.
 
-        `function` times the models of the plans, whose files it takes in this order.
-        """
-        open_sizes = self._open_sizes(candidate, seconds, sizes)
-        if open_sizes:
-            with self._files(plans) as files:
-                self._run([(candidate, open_sizes)], partial(function, *files), seconds)
-        return [self._measurement(shapes, candidate) for shapes in sizes]
+def _conditions(draft: SearchDraft) -> dict[str, str]:
+    """Return the level as a condition of a candidate, if it is not chosen for each model."""
+    return {} if draft.level is None else {"level": draft.level}
 
-    @property
-    def _conditions(self) -> dict[str, str]:
-        """The level as a condition of a candidate, if it is not chosen for each model."""
-        return {} if self.level is None else {"level": self.level}
 
-    def _measurement(self, shapes: Shapes, candidate: str) -> Measurement | None:
-        return self.bench.measurement(self._subject(shapes), candidate)
+def _measurement(session: SearchSession, shapes: Shapes, candidate: str) -> Measurement | None:
+    return session.bench.measurement(session.subject(shapes), candidate)
 
-    def _open_sizes(
-        self, candidate: str, seconds: float, sizes: Sequence[Shapes] | None = None
-    ) -> list[Shapes]:
-        """Return at which sizes something is to be timed, for so many seconds each.
 
-        No size follows one at which the candidate is known to be surely slower.
-        """
-        open_sizes = list[Shapes]()
-        for shapes in self._trial_sizes if sizes is None else sizes:
-            trial = self._measurement(shapes, candidate)
-            is_done = trial is not None and is_complete(trial, seconds, bar=noise(trial.control))
-            if self.search_options.measure and not is_done:
-                open_sizes.append(shapes)
-            elif is_decided(trial):
-                break
-        return open_sizes
+def _open_sizes(
+    session: SearchSession, candidate: str, seconds: float, sizes: Sequence[Shapes]
+) -> list[Shapes]:
+    """Return at which sizes something is to be timed, for so many seconds each.
 
-    def _run(
-        self,
-        open_trials: Sequence[tuple[str, Sequence[Shapes]]],
-        timer: Timer,
-        seconds: float,
-        *,
-        share: float = 1.0,
-    ) -> bool:
-        """Time models in a child process, and save the measurements of each size when it is done.
+    No size follows one at which the candidate is known to be surely slower.
+    """
+    open_sizes = list[Shapes]()
+    for shapes in sizes:
+        trial = _measurement(session, shapes, candidate)
+        is_done = trial is not None and is_complete(trial, seconds, bar=noise(trial.control))
+        if session.search_options.measure and not is_done:
+            open_sizes.append(shapes)
+        elif is_decided(trial):
+            break
+    return open_sizes
 
-        Args:
-            open_trials: the candidates, in the order in which the timer yields them, each with
-                the sizes at which it is to be timed.
-            timer: times the candidates at each size.
-            seconds: budget of all candidates of a trial, at each size.
-            share: share of the budget that these candidates get.
 
-        Returns:
-            Whether the child lived; else the candidates are lost at the size at which it ended.
-        """
-        options = self.search_options.to(
-            VerifyOptions,
-            time_budget=seconds * share,
-            seeds=0 if self.search_options.inputs else 1,
+def _run(
+    session: SearchSession,
+    open_trials: Sequence[tuple[str, Sequence[Shapes]]],
+    timer: Timer,
+    seconds: float,
+    *,
+    share: float = 1.0,
+) -> bool:
+    """Time models in a child process, and save the measurements of each size when it is done.
+
+    Args:
+        session: where models run.
+        open_trials: the candidates, in the order in which the timer yields them, each with
+            the sizes at which it is to be timed.
+        timer: times the candidates at each size.
+        seconds: budget of all candidates of a trial, at each size.
+        share: share of the budget that these candidates get.
+
+    Returns:
+        Whether the child lived; else the candidates are lost at the size at which it ended.
+    """
+    options = session.search_options.to(
+        VerifyOptions,
+        time_budget=seconds * share,
+        seeds=0 if session.search_options.inputs else 1,
+    )
+    sizes = [
+        dict(shapes)
+        for shapes in session.sizes
+        if any(shapes in open_sizes for _, open_sizes in open_trials)
+    ]
+    remaining_sizes = list(sizes)
+
+    def save(results: Sequence[Measurement | None]) -> None:
+        shapes = remaining_sizes.pop(0)
+        for (candidate, open_sizes), result in zip(open_trials, results, strict=True):
+            if result is not None and shapes in open_sizes:
+                measurement = msgspec.structs.replace(result, budget=seconds)
+                subject = session.subject(shapes)
+                session.bench.save(CandidateResult(subject, candidate, measurement))
+
+    try:
+        isolated(
+            send_each,
+            timer,
+            options,
+            sizes,
+            child=session.bench.child,
+            silence=seconds + HANG_SECONDS,
+            on_message=save,
         )
-        sizes = [
-            dict(shapes)
-            for shapes in self.context.sizes
-            if any(shapes in open_sizes for _, open_sizes in open_trials)
-        ]
-        remaining_sizes = list(sizes)
+    except UnverifiedError as error:
+        if remaining_sizes:  # at the first one of them
+            save([Measurement.lost(str(error))] * len(open_trials))
+        return False
+    return True
 
-        def save(results: Sequence[Measurement | None]) -> None:
-            shapes = remaining_sizes.pop(0)
-            for (candidate, open_sizes), result in zip(open_trials, results, strict=True):
-                if result is not None and shapes in open_sizes:
-                    measurement = msgspec.structs.replace(result, budget=seconds)
-                    self.bench.save(CandidateResult(self._subject(shapes), candidate, measurement))
 
-        try:
-            isolated(
-                send_each,
-                timer,
-                options,
-                sizes,
-                child=self.bench.child,
-                silence=seconds + HANG_SECONDS,
-                on_message=save,
-            )
-        except UnverifiedError as error:
-            if remaining_sizes:  # at the first one of them
-                save([Measurement.lost(str(error))] * len(open_trials))
-            return False
-        return True
-
-    @contextmanager
-    def _files(self, plans: Sequence[Plan]) -> Iterator[list[Path]]:
-        """Yield the files of the models that plans make, without what does not fit the model."""
-        rewritings = (fit(self.loaded, plan).rewriting for plan in plans if plan.is_changing)
-        with self.scratch.models(rewritings) as files:
-            unused = iter(files)
-            yield [next(unused) if plan.is_changing else self.loaded.path for plan in plans]
+@contextmanager
+def _files(session: SearchSession, drafts: Sequence[Draft]) -> Iterator[list[Path]]:
+    """Yield the files of the models that drafts make; of the original its own file."""
+    rewritings = (
+        rewrite(session.read(draft), draft.forms) for draft in drafts if draft.is_changing
+    )
+    with session.scratch.models(rewritings) as files:
+        unused = iter(files)
+        yield [next(unused) if draft.is_changing else session.model.path for draft in drafts]
 
 
 def deciding_trial(trials: Sequence[Measurement | None]) -> Measurement | None:
@@ -363,22 +337,11 @@ def _elements(shapes: Shapes) -> int:
     return sum(map(math.prod, shapes.values()))
 
 
-def _candidate(base: Plan, plan: Plan, **conditions: str) -> str:
-    names = [p.digest if p.is_changing else "original" for p in (base, plan)]
+def _candidate(base: Draft, draft: Draft, **conditions: str) -> str:
+    names = [plan_of(d).digest if d.is_changing else "original" for d in (base, draft)]
     return canonical({"than": names[0], "is": names[1], **conditions})
 
 
-def _final_candidate(plan: Plan) -> str:
-    """Return the candidate of the trial that decides whether a plan is taken."""
-    return _candidate(EMPTY_PLAN, plan, trial="last")
-
-
-def _digests(inputs: Sequence[str]) -> list[str]:
-    """Digest the files of stored inputs: some kernels branch on the data."""
-    paths = map(Path, inputs)
-    files = (sorted(path.rglob("*.pb")) if path.is_dir() else [path] for path in paths)
-    return [_digest(file.read_bytes()) for file in chain.from_iterable(files)]
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def _final_candidate(draft: Draft) -> str:
+    """Return the candidate of the trial that decides whether a draft is taken."""
+    return _candidate(ORIGINAL, draft, trial="last")

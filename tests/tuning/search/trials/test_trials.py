@@ -3,46 +3,57 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 from onnx import ModelProto, helper
 
 from tests.small_models import build, save
 from tests.tuning.races import bench
 from tests.tuning.workers import sleeping
 from tests.tuning.world import WHOLE, World, doubled, enter
-from widthfold_onnx.decide.fixed import decide_fixed
-from widthfold_onnx.decide.match import FittedPlan, fit
+from widthfold_onnx.decide.decisions import decisions_of
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.model.loader import Model, load
 from widthfold_onnx.options import (
     Companion,
+    Effort,
     FoldOptions,
     Provider,
     RuntimeOptions,
+    SearchOptions,
     Sizes,
 )
 from widthfold_onnx.results import Gain
-from widthfold_onnx.rewrite.draft import CompanionPlan, Limits, PaddedLayer, PaddingPlan
-from widthfold_onnx.rewrite.plan import (
-    EMPTY_PLAN,
-    LayerGain,
-    Origin,
-    Plan,
-    PlanTimes,
-)
+from widthfold_onnx.rewrite.draft import CompanionPlan, Draft, Limits, PaddedLayer, PaddingPlan
+from widthfold_onnx.rewrite.exchange import Match
+from widthfold_onnx.rewrite.padding import PaddableChains
+from widthfold_onnx.rewrite.reading import Reading
+from widthfold_onnx.rewrite.rewriting import Rewriting, rewrite
 from widthfold_onnx.rewrite.scratch import Scratch
+from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.selection import preferred_form
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import open_session
+from widthfold_onnx.tuning.layers import Layers
+from widthfold_onnx.tuning.measurement import Measurement
 from widthfold_onnx.tuning.search import trials
-from widthfold_onnx.tuning.search.context import SearchContext
+from widthfold_onnx.tuning.search.level_race import LevelRace
+from widthfold_onnx.tuning.search.session import SearchDraft, SearchSession
 from widthfold_onnx.tuning.search.timers import time_in_process, time_in_turn
-from widthfold_onnx.tuning.search.trials import Trials
+from widthfold_onnx.tuning.search.trials import (
+    ORIGINAL,
+    compare,
+    final_trials,
+    level_ratio,
+    ratios_to,
+    stored_final,
+)
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.targets import load_target
 
@@ -66,15 +77,18 @@ def overridable(seed: int = 0) -> ModelProto:
     return proto
 
 
-def plan(proto: ModelProto, *names: str) -> Plan:
+def draft(proto: ModelProto, *names: str) -> SearchDraft:
     """Fold the named layers, or all, by 2 along the width."""
-    options = FoldOptions(factor=2, axis="width", nodes=names, companions=(Companion.NONE,))
-    decided_plan = decide_fixed(Model(proto, None), options)
-    assert len(decided_plan.plan.layers) == (len(names) or len(decided_plan.outcomes.sites))
-    return decided_plan.plan
+    options = FoldOptions(factor=2, axis="width", nodes=names)
+    unchanged = SearchDraft.unchanged(options)
+    reading = Reading.of(Model(proto, None), unchanged)
+    decisions = decisions_of(reading, options, partial(preferred_form, options=options))
+    forms = {d.name: d.answer for d in decisions if isinstance(d.answer, Form)}
+    assert len(forms) == (len(names) or len(decisions))
+    return unchanged.with_forms(forms)
 
 
-A, B = plan(overridable(), "layer"), plan(overridable())
+A, B = draft(overridable(), "layer"), draft(overridable())
 
 
 @pytest.fixture
@@ -88,38 +102,37 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 @pytest.fixture
-def fitted(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    """The plans from which models were built."""
-    plans: list[Plan] = []
+def built(monkeypatch: pytest.MonkeyPatch) -> list[Draft]:
+    """The drafts from which models were built."""
+    drafts: list[Draft] = []
 
-    def spy(model: Model, planned: Plan) -> FittedPlan:
-        plans.append(planned)
-        return fit(model, planned)
+    def spy(reading: Reading, forms: Mapping[NodeName, Form]) -> Rewriting:
+        drafts.append(reading.draft)
+        return rewrite(reading, forms)
 
-    monkeypatch.setattr(trials, "fit", spy)
-    return plans
+    monkeypatch.setattr(trials, "rewrite", spy)
+    return drafts
 
 
-class Builder:
-    """Trials of a model."""
-
-    def __init__(
-        self,
-        model: Path,
-        store: Store,
-        sizes: Sizes = ({"x": (1, 2, 6, 16)},),
-        original: Path | None = None,
-        **changes: object,
-    ) -> None:
-        self.bench = bench(store)
-        folder = model.parent / "trials"
-        folder.mkdir(exist_ok=True)
-        fields = {
-            "bench": self.bench,
-            "context": SearchContext(Provider.CPU, sizes, load_target("cpu-avx2"), ""),
-            "scratch": Scratch(load(original or model), folder),
-        }
-        self.trials = Trials(**{**fields, **changes})
+def session_of(
+    model: Path,
+    store: Store,
+    sizes: Sizes = ({"x": (1, 2, 6, 16)},),
+    original: Path | None = None,
+) -> SearchSession:
+    """A session that times a model."""
+    folder = model.parent / "trials"
+    folder.mkdir(exist_ok=True)
+    loaded = load(original or model)
+    return SearchSession(
+        loaded,
+        FoldOptions(),
+        SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH),
+        sizes,
+        load_target("cpu-avx2"),
+        bench(store),
+        Scratch(loaded, folder),
+    )
 
 
 def test_a_failure_names_the_model_that_failed(
@@ -132,29 +145,27 @@ def test_a_failure_names_the_model_that_failed(
 
     monkeypatch.setattr(trials, "isolated", broken)
     with Store(None) as store:
-        measurement = Builder(model, store).trials.compare(EMPTY_PLAN, A, 3.0)
+        measurement = compare(session_of(model, store), ORIGINAL, A, 3.0)
     assert measurement.reason.startswith("the folded model does not run: ")
 
 
 def test_the_ratio_is_that_of_the_first_to_the_second(model: Path, world: World) -> None:
     with Store(None) as store:
-        builder = Builder(model, store)
-        measurement = builder.trials.compare(A, B, 3.0)
+        session = session_of(model, store)
+        measurement = compare(session, A, B, 3.0)
         assert measurement.ratio == pytest.approx((WHOLE - 2) / (WHOLE - 5))
         assert measurement.seconds == pytest.approx(WHOLE - 5)
         assert (measurement.pairs, measurement.control, measurement.status) == (50, 0.005, "ok")
         assert measurement.low < measurement.ratio < measurement.high
-        assert builder.trials.compare(B, A, 3.0).ratio == pytest.approx(1 / measurement.ratio)
-        assert builder.trials.compare(EMPTY_PLAN, A, 3.0).ratio == pytest.approx(
-            WHOLE / (WHOLE - 2)
-        )
+        assert compare(session, B, A, 3.0).ratio == pytest.approx(1 / measurement.ratio)
+        assert compare(session, ORIGINAL, A, 3.0).ratio == pytest.approx(WHOLE / (WHOLE - 2))
     both = {"layer", "other"}
     assert world.compared == [({"layer"}, both), (both, {"layer"}), (set(), {"layer"})]
 
 
-@pytest.mark.parametrize("base", [EMPTY_PLAN, replace(A, layers=())], ids=["empty", "emptied"])
+@pytest.mark.parametrize("base", [ORIGINAL, A.with_forms({})], ids=["empty", "emptied"])
 def test_the_original_is_compared_as_it_lies_there(
-    model: Path, monkeypatch: pytest.MonkeyPatch, world: World, base: Plan
+    model: Path, monkeypatch: pytest.MonkeyPatch, world: World, base: Draft
 ) -> None:
     seen: list[Path] = []
 
@@ -164,24 +175,24 @@ def test_the_original_is_compared_as_it_lies_there(
 
     monkeypatch.setattr("widthfold_onnx.tuning.search.trials.isolated", spy)
     with Store(None) as store:
-        Builder(model, store).trials.compare(base, A, 3.0)
+        compare(session_of(model, store), base, A, 3.0)
     assert seen == [model]
 
 
 def test_nothing_is_compared_twice_and_no_model_stays(
-    model: Path, world: World, fitted: list[Plan]
+    model: Path, world: World, built: list[Draft]
 ) -> None:
     with Store(None) as store:
-        builder = Builder(model, store)
+        session = session_of(model, store)
         for _ in range(2):
-            for base, other in ((EMPTY_PLAN, A), (EMPTY_PLAN, B), (A, B)):
-                builder.trials.compare(base, other, 3.0)
-        assert fitted == [A, B, A, B]  # the second time the store knows all
-        assert len(builder.bench.new_measurements) == len(world.compared) == 3
-        measured = builder.trials.compare(A, B, 3.0)
-        again = Builder(model, store)
-        assert again.trials.compare(plan(overridable(), "layer"), B, 3.0) == measured
-        assert fitted == [A, B, A, B]
+            for base, other in ((ORIGINAL, A), (ORIGINAL, B), (A, B)):
+                compare(session, base, other, 3.0)
+        assert built == [A, B, A, B]  # the second time the store knows all
+        assert len(session.bench.new_measurements) == len(world.compared) == 3
+        measured = compare(session, A, B, 3.0)
+        again = session_of(model, store)
+        assert compare(again, draft(overridable(), "layer"), B, 3.0) == measured
+        assert built == [A, B, A, B]
         assert (len(again.bench.new_measurements), len(world.compared)) == (0, 3)
     assert not list((model.parent / "trials").iterdir())
 
@@ -194,15 +205,15 @@ def test_another_model_shape_or_selection_is_compared_again(model: Path, world: 
                 ({}, A),
                 ({"original": other}, A),
                 ({"sizes": ({"x": (2, 2, 6, 16)},)}, A),
-                ({}, plan(overridable(), "other")),
+                ({}, draft(overridable(), "other")),
                 ({}, B),
             ),
             1,
         ):
-            Builder(model, store, **changes).trials.compare(EMPTY_PLAN, selection, 3.0)
+            compare(session_of(model, store, **changes), ORIGINAL, selection, 3.0)
             assert len(world.compared) == number
         copy = save(overridable(), model.with_name("copy.onnx"))
-        Builder(model, store, original=copy).trials.compare(EMPTY_PLAN, A, 3.0)
+        compare(session_of(model, store, original=copy), ORIGINAL, A, 3.0)
         assert len(world.compared) == 5, "the name of a file does not count"
 
 
@@ -210,47 +221,50 @@ CHANGES = {
     "frozen": ("k",),
     "companions": (CompanionPlan(node="prelu", companion=Companion.PRELU),),
     "padding": PaddingPlan(multiple=4, layers=(PaddedLayer(node="a", channels=5, padded=8),)),
-    "layers": B.layers,
+    "forms": B.forms,
     "sizes": ({"x": (1, 2, 6, 16)},),
     "limits": Limits(mix_samples=True, max_flops_growth=2.5),
 }
-"""Other values of the fields of a plan that change the model, or may."""
+"""Other values of the fields of a draft that change the model, or may."""
 
-ELSEWHERE = {
-    "origin": Origin(widthfold="0.0", decision="measured", device="another"),
-    "measured": PlanTimes(
-        whole=GAIN,
-        setting="extended",
-        sizes=({"x": (9, 2, 6, 16)},),
-        layers=(LayerGain(node="layer", gain=GAIN),),
-    ),
+EVIDENCE = {
+    "companion_matches": (Match(Companion.PRELU, NodeName("", "prelu"), "PRelu", ("LeakyRelu",)),),
+    "companion_gains": {Companion.PRELU: [GAIN]},
+    "races": (LevelRace(Layers(load_target("cpu-avx2"), FoldOptions()), bench(Store(None))),),
+    "all_to_extended": Measurement.of_ratio(1.0, 1.0, 1.0, 1.0, 4),
+    "is_interrupted": True,
+    "specs": {"subject": next(iter(A.forms.values())).spec},
+    "paddable": PaddableChains(8, [], []),
+    "padding_gain": GAIN,
+    "finals": (None,),
 }
-"""Other values of the fields that say where a plan comes from."""
+"""Other values of the fields that say how a draft was decided."""
 
 
 def test_every_field_that_changes_the_model_makes_another_trial(
-    model: Path, world: World, fitted: list[Plan]
+    model: Path, world: World, built: list[Draft]
 ) -> None:
-    assert {"schema", *CHANGES, *ELSEWHERE} == {*Plan.__struct_fields__}
-    plans = [A, *(replace(A, **{name: value}) for name, value in CHANGES.items())]
+    assert CHANGES.keys() == {field.name for field in fields(Draft)}
+    drafts = [A, *(replace(A, **{name: value}) for name, value in CHANGES.items())]
     with Store(None) as store:
-        builder = Builder(model, store)
-        for number, other in enumerate(plans, 1):
-            builder.trials.compare(EMPTY_PLAN, other, 3.0)
-            assert (fitted, len(world.compared)) == (plans[:number], number)
+        session = session_of(model, store)
+        for number, other in enumerate(drafts, 1):
+            compare(session, ORIGINAL, other, 3.0)
+            assert (built, len(world.compared)) == (drafts[:number], number)
 
 
-def test_plans_of_equal_changes_and_other_origins_and_times_are_one_trial(
-    model: Path, world: World, fitted: list[Plan]
+def test_drafts_of_equal_changes_and_other_evidence_are_one_trial(
+    model: Path, world: World, built: list[Draft]
 ) -> None:
+    assert {*CHANGES, *EVIDENCE, "level"} == {field.name for field in fields(SearchDraft)}
     with Store(None) as store:
-        builder = Builder(model, store)
-        measurement = builder.trials.compare(A, B, 3.0)
-        for name, value in ELSEWHERE.items():
+        session = session_of(model, store)
+        measurement = compare(session, A, B, 3.0)
+        for name, value in EVIDENCE.items():
             first, second = (replace(each, **{name: value}) for each in (A, B))
             assert (first, second) != (A, B)
-            assert builder.trials.compare(first, second, 3.0) == measurement
-    assert (fitted, len(world.compared)) == ([A, B], 1)
+            assert compare(session, first, second, 3.0) == measurement
+    assert (built, len(world.compared)) == ([A, B], 1)
 
 
 @pytest.mark.parametrize("levels", [False, True], ids=["decide", "levels"])
@@ -258,12 +272,12 @@ def test_the_other_trials_are_of_one_plan_each_as_well(
     model: Path, world: World, levels: bool
 ) -> None:
     with Store(None) as store:
-        builder = Builder(model, store)
-        time_one = builder.trials.level_ratio if levels else builder.trials.final
-        times = [time_one(each) for each in (A, B, replace(A, **ELSEWHERE), B)]
+        session = session_of(model, store)
+        time_one = level_ratio if levels else partial(final_trials, level=None)
+        times = [time_one(session, each) for each in (A, B, replace(A, **EVIDENCE), B)]
         assert times[:2] == times[2:]
-        assert len(builder.bench.new_measurements) == 2
-        assert builder.trials.stored_final(A) == (None if levels else times[0][0])
+        assert len(session.bench.new_measurements) == 2
+        assert stored_final(session, A) == (None if levels else times[0][0])
 
 
 @pytest.mark.processes
@@ -271,8 +285,8 @@ def test_a_model_that_hangs_is_lost(model: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(trials, "time_in_process", sleeping)
     monkeypatch.setattr(trials, "HANG_SECONDS", 1.0)
     with Store(None) as store:
-        builder = Builder(model, store)
-        measurement = builder.trials.compare(EMPTY_PLAN, A, 0.5)
+        session = session_of(model, store)
+        measurement = compare(session, ORIGINAL, A, 0.5)
         assert (measurement.status, measurement.reason) == (
             "lost",
             "silent for 1.5 s; stopped",
@@ -302,20 +316,17 @@ def test_parts_of_a_plan_are_timed_in_turn_with_it(
         return world.isolated(send_each, timer, *args, **more)
 
     monkeypatch.setattr(trials, "isolated", spy)
-    every = plan(chain(names))
-    parts = [
-        replace(every, layers=tuple(layer for layer in every.layers if layer.node != name))
-        for name in names
-    ]
+    every = draft(chain(names))
+    parts = [every.without([NodeName("", name)]) for name in names]
     with Store(None) as store:
         model = save(chain(names), tmp_path / "chain.onnx")
-        builder = Builder(model, store, sizes=({"v0": (1, 1, 4, 32)},))
-        compared = builder.trials.compare(parts[0], every, 3.0)
-        measurement = builder.trials.ratios_to(every, parts, 4.0)
+        session = session_of(model, store, sizes=({"v0": (1, 1, 4, 32)},))
+        compared = compare(session, parts[0], every, 3.0)
+        measurement = ratios_to(session, every, parts, 4.0)
         assert counts == [0, trials.MAX_MODELS_IN_MEMORY, 2]
-        assert builder.trials.compare(parts[0], every, 3.0) == compared != measurement[0]
+        assert compare(session, parts[0], every, 3.0) == compared != measurement[0]
         assert measurement[1].ratio == pytest.approx(1 + 0.5 / (WHOLE - 0.5 * len(names)))
-        assert builder.trials.ratios_to(every, parts, 4.0) == measurement
+        assert ratios_to(session, every, parts, 4.0) == measurement
     assert len(counts) == 3
 
 
@@ -325,9 +336,9 @@ FIRST, LARGER = {"x": (1, 2, 6, 16)}, {"x": (3, 2, 6, 16)}
 def test_trials_at_one_level_answer_for_no_others(model: Path, world: World) -> None:
     with Store(None) as store:
         for level in (Level.ALL, None, Level.ALL, None):
-            timed = Builder(model, store, level=level).trials
-            timed.compare(EMPTY_PLAN, A, 3.0)
-            timed.ratios_to(B, [A], 3.0)
+            session = session_of(model, store)
+            compare(session, ORIGINAL, replace(A, level=level), 3.0)
+            ratios_to(session, replace(B, level=level), [A], 3.0)
     assert world.levels == [
         (function, level)
         for level in (Level.ALL, None)
@@ -346,10 +357,10 @@ def test_a_failure_at_a_larger_size_leaves_the_first_one_measured(
 
     monkeypatch.setattr(trials, "isolated", failing)
     with Store(None) as store:
-        both = Builder(model, store, sizes=(FIRST, LARGER)).trials.compare(EMPTY_PLAN, A, 3.0)
+        both = compare(session_of(model, store, sizes=(FIRST, LARGER)), ORIGINAL, A, 3.0)
         assert both.reason == "out of memory"
         monkeypatch.setattr(trials, "isolated", None)
-        first = Builder(model, store, sizes=(FIRST,)).trials.compare(EMPTY_PLAN, A, 1.5)
+        first = compare(session_of(model, store, sizes=(FIRST,)), ORIGINAL, A, 1.5)
         assert first.status == "ok"
 
 
@@ -357,10 +368,10 @@ def test_what_is_complete_at_a_size_is_not_replaced_by_a_shorter_trial(
     model: Path, world: World
 ) -> None:
     with Store(None) as store:
-        before = Builder(model, store, sizes=(FIRST,)).trials.ratios_to(B, [A], 9.0)
-        both = Builder(model, store, sizes=(FIRST, LARGER)).trials
-        assert None not in both.ratios_to(B, [A, EMPTY_PLAN], 2.0)
-        assert Builder(model, store, sizes=(FIRST,)).trials.ratios_to(B, [A], 9.0) == before
+        before = ratios_to(session_of(model, store, sizes=(FIRST,)), B, [A], 9.0)
+        both = session_of(model, store, sizes=(FIRST, LARGER))
+        assert None not in ratios_to(both, B, [A, ORIGINAL], 2.0)
+        assert ratios_to(session_of(model, store, sizes=(FIRST,)), B, [A], 9.0) == before
         assert before[0].budget == 9.0
 
 
@@ -369,8 +380,8 @@ def test_of_parts_that_do_not_run_nothing_is_known_but_that(
 ) -> None:
     enter(monkeypatch, World(doubled, {"layer": math.nan, "other": 1.0}))
     with Store(None) as store:
-        parts = [A, plan(overridable(), "other")]
-        measurement = Builder(model, store).trials.ratios_to(B, parts, 4.0)
+        parts = [A, draft(overridable(), "other")]
+        measurement = ratios_to(session_of(model, store), B, parts, 4.0)
     assert [entry.status for entry in measurement] == ["lost", "lost"]
 
 
@@ -379,8 +390,8 @@ def test_a_part_that_does_not_run_hides_no_other_one(
 ) -> None:
     enter(monkeypatch, World(doubled, {"layer": math.nan, "other": 3.0}))
     with Store(None) as store:
-        measurements = Builder(model, store).trials.ratios_to(
-            plan(overridable(), "other"), [A, EMPTY_PLAN], 4.0
+        measurements = ratios_to(
+            session_of(model, store), draft(overridable(), "other"), [A, ORIGINAL], 4.0
         )
     assert [entry.status for entry in measurements] == ["lost", "ok"]
     assert measurements[1].ratio == pytest.approx(WHOLE / (WHOLE - 3))
@@ -390,8 +401,8 @@ def test_trials_leave_out_sizes_that_are_not_larger_than_the_first(
     model: Path, world: World
 ) -> None:
     with Store(None) as store:
-        builder = Builder(model, store, sizes=(FIRST, {"x": (1, 2, 16, 6)}, LARGER))
-        builder.trials.compare(EMPTY_PLAN, A, 3.0)
-        assert len(builder.bench.new_measurements) == 2
-        assert len(builder.trials.final(A)) == 3
-        assert len(builder.bench.new_measurements) == 5
+        session = session_of(model, store, sizes=(FIRST, {"x": (1, 2, 16, 6)}, LARGER))
+        compare(session, ORIGINAL, A, 3.0)
+        assert len(session.bench.new_measurements) == 2
+        assert len(final_trials(session, A, None)) == 3
+        assert len(session.bench.new_measurements) == 5

@@ -1,4 +1,4 @@
-"""Measure the layers of one model at one level of the runtime, and estimate the model's time.
+"""Race the layers of one model at one level of the runtime, and estimate the model's time.
 
 Where the whole model was timed, its layers are measured as they are first. Layers that cannot move
 the model by more than noise are left out. The others race, the largest possible gain first, each
@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 from widthfold_onnx.results import Gain
-from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.tuning.bench import MIN_GAIN, Bench, Budget
 from widthfold_onnx.tuning.effort import Spending
 from widthfold_onnx.tuning.layers import Layers
-from widthfold_onnx.tuning.measurement import AS_IS, Measurement
+from widthfold_onnx.tuning.measurement import AS_IS
 from widthfold_onnx.tuning.search.agreement import forms_by_prediction
 from widthfold_onnx.tuning.workloads import Workload
 
@@ -33,21 +31,20 @@ MAX_PREDICTION_ERROR = 2.0
 
 
 @dataclass(frozen=True)
-class LevelSearch:
-    """The search at one level.
+class LevelRace:
+    """The layers of a model at one level, with their times in the store.
 
     Attributes:
-        draft: the plan without layers, in whose model they are: frozen weights and companions.
         layers: the layers, whose forms are ordered for this level.
-        bench: measures at this level, as much as the effort of its options spends. Where nothing is
-            to be measured, layers without a measurement are predicted.
-        seconds: of one run of the model of the draft at this level; None if it was not timed.
+        bench: measures at this level, as much as the effort of its options spends.
+        seconds: of one run of the model at this level; None if it was not timed.
+        predicts: whether layers without a measurement are predicted, as none is to be taken.
     """
 
-    draft: Plan
     layers: Layers
     bench: Bench
     seconds: float | None = None
+    predicts: bool = False
 
     @property
     def spending(self) -> Spending:
@@ -88,7 +85,7 @@ class LevelSearch:
         if result is not None:
             return result.gain if result.status == "ok" else None
         is_measured = self.bench.measurement(subject, AS_IS) is not None
-        if self.bench.options.search_options.measure or is_measured:
+        if is_measured or not self.predicts:
             return None
         workload = self.layers.workloads[subject]
         form = next(form for form in workload.forms if form.spec == spec)
@@ -108,10 +105,6 @@ class LevelSearch:
         """Return the best form of every layer that surely gains by it."""
         best = {subject: self.best(subject) for subject in self.layers.workloads}
         return {s: b[0] for s, b in best.items() if b is not None and pays(b[1])}
-
-    def plan(self, forms: Mapping[str, FormSpec]) -> Plan:
-        """Return the plan in which layers take these forms."""
-        return self.draft.with_layers(self.layers.layer_plans(forms))
 
     def estimate(self) -> float:
         """Return the seconds that one run of the model may take with these forms."""
@@ -139,21 +132,6 @@ class LevelSearch:
         workload = self.layers.workloads[subject]
         seconds = workload.predicted_seconds if as_is is None else as_is.seconds
         return self.layers.layer_count(subject) * seconds
-
-
-class LevelSearches(NamedTuple):
-    """The searches at all levels at which layers raced.
-
-    Attributes:
-        fastest_first: the searches, by the time that a run of the model may take at their level.
-        all_to_extended: time of the drafted model at level ALL / at EXTENDED; None if it was not
-            timed.
-        interrupted: True if the caller ended the races.
-    """
-
-    fastest_first: Sequence[LevelSearch]
-    all_to_extended: Measurement | None
-    interrupted: bool
 
 
 def workloads_to_race(

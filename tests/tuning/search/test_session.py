@@ -10,7 +10,7 @@ import pytest
 from tests.small_models import build, save
 from tests.tuning.search.nets import ALL, ONE_AXIS, found
 from tests.tuning.world import World, doubled, enter
-from widthfold_onnx.tuning.search import context as context_module
+from widthfold_onnx.tuning.search import session as session_module
 
 TWINS = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -51,7 +51,7 @@ def test_whatever_changes_the_times_is_measured_again(
     found(model)
     world = enter(monkeypatch, World(doubled, ALL))
     if machine := changes.pop("machine", None):
-        monkeypatch.setattr(context_module, "machine_identity", lambda provider: machine)
+        monkeypatch.setattr(session_module, "machine_identity", lambda provider: machine)
     found(model, **changes)
     # Three layers, alone and between packed tensors; with all of them, and without each.
     assert (len(world.raced), len(world.compared)) == (6, 4)

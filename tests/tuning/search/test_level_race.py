@@ -13,8 +13,8 @@ from widthfold_onnx.options import Effort
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning.bench import MIN_GAIN
 from widthfold_onnx.tuning.effort import SPENDING
-from widthfold_onnx.tuning.search import MAX_LEVEL_RATIO
-from widthfold_onnx.tuning.search.finished_search import NEGLIGIBLE
+from widthfold_onnx.tuning.search.race import MAX_LEVEL_RATIO
+from widthfold_onnx.tuning.search.report import NEGLIGIBLE
 
 
 def test_the_best_low_end_wins_and_the_lost_never(

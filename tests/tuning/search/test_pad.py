@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import onnx
@@ -21,9 +22,10 @@ from widthfold_onnx.options import (
 )
 from widthfold_onnx.reports.described.layers import padding
 from widthfold_onnx.results import OptimizeReport, PaddedChannels
-from widthfold_onnx.rewrite.plan import Plan
+from widthfold_onnx.rewrite.draft import Draft
 from widthfold_onnx.tuning.measurement import Measurement
-from widthfold_onnx.tuning.search.trials import Trials
+from widthfold_onnx.tuning.search import trials
+from widthfold_onnx.tuning.search.session import SearchDraft, SearchSession
 
 NET = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -109,12 +111,12 @@ def test_a_chain_that_does_not_help_in_its_place_is_dropped(
 def test_of_a_chain_without_which_the_model_does_not_run_nothing_is_known(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ratios_to = Trials.ratios_to
+    ratios_to = trials.ratios_to
 
     def failing(*args: object) -> list[Measurement | None]:
         return [Measurement.lost("out of memory"), *ratios_to(*args)[1:]]
 
-    monkeypatch.setattr(Trials, "ratios_to", failing)
+    monkeypatch.setattr(trials, "ratios_to", failing)
     found(model, monkeypatch, {"first 8": 2.0, "second 8": 1.0, "fourth 8": -1.0, "first 16": -5.0})
     assert widths(model.with_name("out.onnx")) == {"first 8", "second 8"}
 
@@ -166,14 +168,13 @@ def test_a_sure_gain_is_taken_before_a_larger_one_that_is_not(
         8: Measurement.of_ratio(1.08, 1.05, 1.11, 1.0, 9),
     }
     gains[16] = Measurement.of_ratio(1.20, 0.97, 1.48, 1.0, 9)
-    compare = Trials.compare
 
-    def planted(trials: Trials, base: Plan, plan: Plan, seconds: float) -> Measurement | None:
-        if plan.padding is None:
-            return compare(trials, base, plan, seconds)
-        return gains[plan.padding.multiple]
+    def planted(
+        session: SearchSession, base: Draft, draft: SearchDraft, seconds: float
+    ) -> Measurement | None:
+        return gains[draft.padding.multiple]
 
-    monkeypatch.setattr(Trials, "compare", planted)
+    monkeypatch.setattr(import_module("widthfold_onnx.tuning.search.pad"), "compare", planted)
     report = found(model, monkeypatch, {"first 8": 2.0}).padding
     assert report is not None
     assert (report.status, report.multiple, report.gain.low) == ("padded", 8, 1.05)
