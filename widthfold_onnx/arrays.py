@@ -1,4 +1,4 @@
-"""Name types of arrays and of extents, calculate with these, group linked items."""
+"""Name types of arrays and of extents, calculate with these, group linked items, draw integers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
+import numpy as np
 import numpy.typing as npt
 
 T = TypeVar("T", bound=Hashable)
@@ -54,3 +55,13 @@ def connected(links: Iterable[Sequence[T]]) -> Iterator[list[T]]:
                 visited.update(fresh)
                 group += fresh
             yield group
+
+
+def integers_of_all_sizes(
+    generator: np.random.Generator, shape: Sequence[int], dtype: np.dtype[Any]
+) -> Array:
+    """Draw integers, as many of each binary magnitude that the type holds, of all its signs."""
+    limits = np.iinfo(dtype)
+    exponents = generator.uniform(0, int(limits.max).bit_length() - 1e-6, tuple(shape))
+    signs = generator.choice([-1, 1] if limits.min else [1], tuple(shape))
+    return np.asarray(np.floor(2.0**exponents).astype(dtype) * signs.astype(dtype))

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from widthfold_onnx.arrays import Array
+from widthfold_onnx.arrays import Array, integers_of_all_sizes
 from widthfold_onnx.errors import note_swallowed
 from widthfold_onnx.evidence.proof.evaluation import Evaluation
 from widthfold_onnx.evidence.proof.field import key_of
@@ -21,7 +21,6 @@ from widthfold_onnx.evidence.proof.values import EPSILONS, FLOATS, OpaqueValue, 
 from widthfold_onnx.model.proto.indices import index_limits
 from widthfold_onnx.model.proto.walk import copy_of, is_default, model_nodes, retain
 from widthfold_onnx.model.shapes.table import ShapeTable
-from widthfold_onnx.runtime.inputs.feeds import integers_of_all_sizes
 from widthfold_onnx.text import printable
 
 MAX_UNITS = 64

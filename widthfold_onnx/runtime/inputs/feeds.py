@@ -9,11 +9,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, assert_never
+from typing import assert_never
 
 import numpy as np
 
-from widthfold_onnx.arrays import Array
+from widthfold_onnx.arrays import Array, integers_of_all_sizes
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.proto.indices import UNKNOWN_ROWS
 from widthfold_onnx.options import Shapes
@@ -141,16 +141,6 @@ def draw_whole(
         case _:
             values = generator.integers(0, 2, shape)
     return np.asarray(values).astype(dtype)
-
-
-def integers_of_all_sizes(
-    generator: np.random.Generator, shape: Sequence[int], dtype: np.dtype[Any]
-) -> Array:
-    """Draw integers, as many of each binary magnitude that the type holds, of all its signs."""
-    limits = np.iinfo(dtype)
-    exponents = generator.uniform(0, int(limits.max).bit_length() - 1e-6, tuple(shape))
-    signs = generator.choice([-1, 1] if limits.min else [1], tuple(shape))
-    return np.asarray(np.floor(2.0**exponents).astype(dtype) * signs.astype(dtype))
 
 
 def _smooth(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
