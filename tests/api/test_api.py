@@ -307,6 +307,7 @@ def test_an_error_of_the_caller_ends_the_call_and_leaves_no_file(text: str, tmp_
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.processes  # each has its own pair there, as in use
 def test_two_calls_at_a_time_tell_their_own_steps(tmp_path: Path) -> None:
     meeting = threading.Barrier(2)
 

@@ -120,7 +120,10 @@ class Operand:
     def floats(self) -> Array:
         """Return the numbers in float64."""
         numbers = self.array.astype(np.float64)
-        return numbers if self.epsilon is None else 1 / np.sqrt(numbers + self.epsilon)
+        if self.epsilon is None:
+            return numbers
+        with np.errstate(invalid="ignore", divide="ignore"):  # NaN of a variance below 0
+            return 1 / np.sqrt(numbers + self.epsilon)
 
     def at(self, place: tuple[Any, ...], shape: Shape) -> float:
         """Return the number at a place of the result, whose extents are given, in float64."""
