@@ -9,7 +9,7 @@ from onnx import parser
 
 from widthfold_onnx.evidence.findings import Findings
 from widthfold_onnx.evidence.pair import Pair, Unrun
-from widthfold_onnx.evidence.parity.judgement import ModelParity, model_parity
+from widthfold_onnx.evidence.parity.comparison import ModelParity, model_parity
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Provider, Sizes, VerifyOptions
 from widthfold_onnx.progress import Listener, progress_to, silent

@@ -9,7 +9,7 @@ from widthfold_onnx.evidence.declarations import wrong_declarations
 from widthfold_onnx.evidence.exact_kernels import holds_bytes
 from widthfold_onnx.evidence.findings import Findings
 from widthfold_onnx.evidence.pair import Pair, Unrun
-from widthfold_onnx.evidence.parity.judgement import ModelParity
+from widthfold_onnx.evidence.parity.comparison import ModelParity
 from widthfold_onnx.evidence.timing.profile import fallback_lines
 from widthfold_onnx.evidence.timing.requirement import gate, slowest
 from widthfold_onnx.model.document import Document

@@ -14,7 +14,7 @@ from widthfold_onnx.evidence.declarations import without_wrong_outputs
 from widthfold_onnx.evidence.findings import Findings
 from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.interface import Declaration, interface_differences
-from widthfold_onnx.evidence.parity.judgement import ModelParity, model_parity
+from widthfold_onnx.evidence.parity.comparison import ModelParity, model_parity
 from widthfold_onnx.evidence.parity.original_runs import OriginalRuns, original_runs_of
 from widthfold_onnx.evidence.parity.outputs import Outputs
 from widthfold_onnx.evidence.proof.program import Program

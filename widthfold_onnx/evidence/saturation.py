@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
-from widthfold_onnx.evidence.parity.judgement import compare_as_deployed
+from widthfold_onnx.evidence.parity.as_deployed import compare_as_deployed
 from widthfold_onnx.evidence.parity.original_runs import original_runs_of
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.options import AxisName, FoldOptions, Layout, VerifyOptions

@@ -13,7 +13,7 @@ from tests.small_models import LAYER, build, save
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.checks import verification_of
 from widthfold_onnx.evidence.findings import Findings
-from widthfold_onnx.evidence.parity.judgement import ModelParity
+from widthfold_onnx.evidence.parity.comparison import ModelParity
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.session import resolved

@@ -8,9 +8,6 @@ a difference on another.
 
 Models that are proved equal are compared by the default tolerance first. What is beyond it gets
 shaken copies, and if these do not explain it, the truth.
-
-Both models run without the optimizations of the runtime, as these have faults, and with all of them
-on, as they would be deployed.
 """
 
 from __future__ import annotations
@@ -22,9 +19,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.exact_kernels import holds_bytes, open_chosen, saturates
-from widthfold_onnx.evidence.findings import Findings
 from widthfold_onnx.evidence.parity.original_runs import COPIES, UNSTEADY_NOTE, OriginalRuns
 from widthfold_onnx.evidence.parity.outputs import (
     DEFAULT_RTOL,
@@ -32,21 +26,15 @@ from widthfold_onnx.evidence.parity.outputs import (
     MULTIPLE_IF_UNPROVED,
     SLACK,
     Allowance,
-    Distance,
     Movements,
     Outputs,
     compare,
     grain_of,
-    measure,
     pairs,
 )
-from widthfold_onnx.evidence.parity.runs import Runs, attempt
-from widthfold_onnx.evidence.parity.truth import true_outputs, usable_truths
-from widthfold_onnx.model.loader import LoadedModel
-from widthfold_onnx.progress import Step, progress, progress_to, silent
+from widthfold_onnx.evidence.parity.rounding import Rounding
+from widthfold_onnx.evidence.parity.runs import Runs
 from widthfold_onnx.results import LevelName, OutputParity
-from widthfold_onnx.runtime.provider_traits import Level
-from widthfold_onnx.runtime.providers import PRECISION
 from widthfold_onnx.text import printable
 
 EXACT_RTOL = DEFAULT_RTOL | {
@@ -57,8 +45,6 @@ EXACT_RTOL = DEFAULT_RTOL | {
 four units in the last place, as the original may be right by luck."""
 
 OPTIMIZED_NOTE = "the runtime's optimizations change the original; compared with it at this level"
-
-UNDEPLOYED = "not compared as deployed, as neither model runs with the runtime's own optimizations"
 
 _CAVEATS = ("meaningless", "saturated", "", "ill-conditioned", "unsteady")
 """All caveats. Of two comparisons of an output that are alike otherwise, the one is reported whose
@@ -89,76 +75,25 @@ def judge(
     Raises:
         UnverifiedError: the run in float64 hangs or crashes.
     """
-    movement = _Movement(original)
-    every_set = set(range(len(original.inputs.sets)))
-    copies: list[Callable[[set[int]], None]]
-    copies = [partial(movement.add_copy, index) for index in range(len(COPIES))]
-    truth = movement.add_truth
-    first, later = ([], [*copies, truth]) if is_proved else ([truth, copies[0]], copies[1:])
-    for step in first:
-        step(every_set)
-    rows, unused_remark = movement.rows(runs, is_proved=is_proved)
-    for step in later:
+    tolerance, every_set = original.options.tolerance, range(len(original.inputs.sets))
+    rounding = Rounding.unknown(original)
+    steps: list[Callable[[Rounding, Collection[int]], Rounding]]
+    steps = [partial(Rounding.with_copy, copy_index=index) for index in range(len(COPIES))]
+    if is_proved:
+        steps.append(Rounding.with_truth)
+    else:
+        rounding = steps.pop(0)(rounding.with_truth(every_set), every_set)
+    further = iter(steps)
+    while True:
+        truths, movements, unused_remark = rounding.usable()
+        rows = Judgement(original, truths, movements, is_proved).rows(runs)
         # No movement makes an output pass whose tolerance the caller chose.
-        failed = [
-            k for k in failed_rows(rows) if not original.options.tolerance.is_chosen(k.output)
-        ]
-        if not failed:
-            break
-        step({key.input_set for key in failed})
-        rows, unused_remark = movement.rows(runs, is_proved=is_proved)
-    lines = (movement.truth_remark, unused_remark, movement.copy_remark)
-    return rows, [line for line in lines if line]
-
-
-class _Movement:
-    """How far rounding moves the original, as far as that was measured.
-
-    Attributes:
-        truth_remark: why the truth is not known on some input sets, "" if it is, or was not needed.
-        copy_remark: why a copy does not run, "" if all do; no further copies run then.
-    """
-
-    def __init__(self, original: OriginalRuns) -> None:
-        self._original = original
-        self._truths: list[Outputs] = [{} for _ in original.inputs.sets]
-        self._movements: Movements = [{} for _ in original.inputs.sets]
-        self.truth_remark = ""
-        self.copy_remark = ""
-
-    def add_copy(self, copy_index: int, set_indices: set[int]) -> None:
-        """Run a shaken copy on some input sets."""
-        if not self.copy_remark:
-            movements, self.copy_remark = self._original.movements(copy_index, set_indices)
-            self._movements = _joined(self._movements, movements)
-
-    def add_truth(self, set_indices: set[int]) -> None:
-        """Run the original in float64 on some input sets.
-
-        Raises:
-            UnverifiedError: it hangs or crashes.
-        """
-        original, indices = self._original, sorted(set_indices)
-        progress(Step("float64 truth"))
-        sets = [original.inputs.sets[index] for index in indices]
-        truths, self.truth_remark = true_outputs(
-            original.model, original.names, sets, original.options.truth_work
-        )
-        for index, truth in zip(indices, truths, strict=True):
-            self._truths[index] = truth
-
-    def rows(self, runs: Mapping[LevelName, Runs], *, is_proved: bool) -> tuple[Rows, str]:
-        """Compare all outputs; return which truths are not used and why, too, "" if all are."""
-        usable, movements, remark = usable_truths(self._original, self._truths, self._movements)
-        return Judgement(self._original, usable, movements, is_proved).rows(runs), remark
-
-
-def _joined(first: Movements, second: Movements) -> Movements:
-    """Return the larger movement of each output."""
-    return [
-        old | {name: gap.joined(old.get(name, gap)) for name, gap in new.items()}
-        for old, new in zip(first, second, strict=True)
-    ]
+        failed_sets = {k.input_set for k in failed_rows(rows) if not tolerance.is_chosen(k.output)}
+        step = next(further, None) if failed_sets else None
+        if step is None:
+            lines = (rounding.truth_remark, unused_remark, rounding.copy_remark)
+            return rows, [line for line in lines if line]
+        rounding = step(rounding, failed_sets)
 
 
 @dataclass(frozen=True)
@@ -271,157 +206,3 @@ def stored_faults(original: OriginalRuns, computed: Sequence[Outputs]) -> list[s
             if not new.passed and (is_far or (old.nonfinite_match and not new.nonfinite_match)):
                 lines.append(f"{item.label}: stored {_difference(new)}")
     return lines
-
-
-def compare_as_deployed(original: OriginalRuns, rewritten: LoadedModel, exact: Runs) -> Findings:
-    """Run both models as the caller deploys them, with kernels that saturate on this CPU.
-
-    All other comparisons are of exact products. A fold adds other pairs of products than the
-    original, so it saturates at other ones; it must not be further from its definition than the
-    original is.
-
-    Args:
-        original: the runs of the original. If it does not run, nothing is found; verification says
-            so.
-        rewritten: the rewritten model.
-        exact: its runs by exact kernels at the same level; if they fail, nothing is found.
-
-    Returns:
-        A failure if the rewritten model does not run, or is further from its exact outputs than the
-        original; and a remark with the distances of both, or why the original does not run.
-    """
-    if original.optimized_runs.failure or exact.failure:
-        return Findings()
-    progress(Step("integers of 8 bits as deployed"))
-    with progress_to(silent):  # its steps would be named as those of the exact runs
-        original_runs, rewritten_runs = (
-            attempt(model, original.options, Level.ALL, original.inputs.sets, open_chosen)
-            for model in (original.model, rewritten)
-        )
-    if original_runs.failure:
-        line = "as deployed the original does not run"
-        return Findings(remarks=(f"{line}: {original_runs.failure}",))
-    if rewritten_runs.failure:
-        line = "as deployed the original runs, the rewritten model does not"
-        return Findings(failures=(f"{line}: {rewritten_runs.failure}",))
-    sides = [
-        [pairs(*run) for run in zip(exact_runs.outputs, runs.outputs, strict=True)]
-        for exact_runs, runs in ((original.optimized_runs, original_runs), (exact, rewritten_runs))
-    ]
-    return _judge_saturation(sides, original.unsteady_outputs)
-
-
-def _judge_saturation(
-    sides: Sequence[Sequence[Mapping[str, tuple[Array, Array]]]], unsteady_outputs: Collection[str]
-) -> Findings:
-    """Judge how far two models that saturate are from their definitions.
-
-    Args:
-        sides: the runs of the original, and of the rewritten model: each output with exact kernels
-            and as deployed.
-        unsteady_outputs: names of the outputs that are not judged.
-    """
-    failed_names: list[str] = []
-    deviations: list[tuple[float, str]] = []
-    arrays = {name: array for run in sides[0] for name, (array, _) in run.items()}
-    for name, array in arrays.items():
-        figures = [[measure(*run[name]) for run in side if name in run] for side in sides]
-        is_judged = all(figures) and all(f.match for side in figures for f in side)
-        if name in unsteady_outputs or array.dtype.kind in "OUS" or not is_judged:
-            continue  # parity judges texts, missing outputs, and NaN at other places
-        old, new = (max((f.distance or Distance()).largest for f in side) for side in figures)
-        scale, is_whole = max(f.scale for f in figures[0]) or 1.0, array.dtype.kind in "iu"
-        # The original may be right by luck.
-        slack = 1.0 if is_whole else DEFAULT_RTOL.get(array.dtype.name, 0.0) * scale
-        if new > SLACK * old + slack:
-            failed_names.append(printable(name))
-        if max(old, new) > slack:
-            old_text, new_text = (
-                f"{gap:.0f} steps" if is_whole else f"{gap / scale:.3g} of its largest value"
-                for gap in (old, new)
-            )
-            line = f"{old_text} away here, the rewritten model {new_text}"
-            deviations.append((max(old, new) / scale, f"{line} (output {printable(name)})"))
-    if not deviations:
-        return Findings()
-    _, largest = max(deviations, key=lambda item: item[0])
-    sentence = (
-        "this CPU's 8-bit kernels saturate (no VNNI): from its own definition the original is at "
-        f"most {largest}; {PRECISION}=1, weights of 7 bits, or unsigned ones, may be exact"
-    )
-    failure = f"further from the definition than the original: output {', '.join(failed_names)}"
-    return Findings(failures=(failure,) if failed_names else (), remarks=(sentence,))
-
-
-@dataclass(frozen=True)
-class ModelParity:
-    """The comparison of the outputs of two models.
-
-    Attributes:
-        findings: the outputs that differ, and what limits the comparison.
-        outputs: one row per output and level.
-        input_sets: how many sets were judged.
-        saturates_further: as `VerifyReport.saturates_further`.
-    """
-
-    findings: Findings
-    outputs: Sequence[OutputParity] = ()
-    input_sets: int = 0
-    saturates_further: bool = False
-
-
-def model_parity(original: OriginalRuns, rewritten: LoadedModel, *, is_proved: bool) -> ModelParity:
-    """Run a rewritten model and judge its outputs.
-
-    Args:
-        original: the runs of the original.
-        rewritten: the rewritten model.
-        is_proved: True if both are proved to be the same function. Then rounding and overflow
-            explain more, and outputs that show nothing are no obstacle.
-    """
-    plain_runs = original.run(rewritten, Level.DISABLED)
-    if plain_runs.failure:
-        reason = f"the original runs, the rewritten model does not: {plain_runs.failure}"
-        return ModelParity(Findings(failures=(reason,)))
-    optimized_runs = original.run(rewritten, Level.ALL)
-    runs: dict[LevelName, Runs] = {"disabled": plain_runs, "all": optimized_runs}
-    rows, remarks = judge(original, runs, is_proved=is_proved)
-    left_out = _overflows(original, rows) if is_proved else {}
-    rows = {key: row for key, row in rows.items() if key.input_set not in left_out}
-    remarks = [*original.inputs.remarks, *remarks]
-    remarks += [f"left out {original.inputs.sets[i].label}: {line}" for i, line in left_out.items()]
-    failures = faults(rows, original, "disabled") + stored_faults(original, plain_runs.outputs)
-    if not failures:
-        lines = faults(rows, original, "all")
-        if optimized_runs.failure and original.optimized_runs.failure:
-            remarks.append(f"{UNDEPLOYED}: {original.optimized_runs.failure}")
-        elif optimized_runs.failure:
-            lines.insert(0, optimized_runs.failure)
-        failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
-    deployed_findings = Findings()
-    protos = original.model.proto, rewritten.proto
-    if not failures and saturates(original.options.provider) and holds_bytes(*protos):
-        deployed_findings = compare_as_deployed(original, rewritten, optimized_runs)
-        failures += deployed_findings.failures
-        remarks += deployed_findings.remarks
-    doubts, outputs = [*original.doubts], report_rows(rows)
-    if not any(row.level == "disabled" and row.caveat != "meaningless" for row in outputs):
-        overflows = "the original overflows on every input set"
-        reason = overflows if left_out else "no output shows anything on these inputs"
-        if is_proved:
-            remarks.append(f"{reason}: the proof alone decides")
-        else:
-            doubts.append(f"{reason}; pass --inputs with real ones")
-    return ModelParity(
-        Findings(failures=tuple(failures), doubts=tuple(doubts), remarks=tuple(remarks)),
-        outputs=tuple(outputs),
-        input_sets=len(original.inputs.sets) - len(left_out),
-        saturates_further=bool(deployed_findings.failures),
-    )
-
-
-def _overflows(original: OriginalRuns, rows: Rows) -> dict[int, str]:
-    """Return the random input sets on which Inf or NaN of the original explains a difference."""
-    suspects = {k.input_set for k, row in failed_rows(rows).items() if not row.nonfinite_match}
-    random = [index for index in sorted(suspects) if original.inputs.sets[index].random]
-    return {index: reason for index in random if (reason := original.overflow(index))}

@@ -12,10 +12,10 @@ elements, not in seconds, so that a busy machine judges as an idle one.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -23,23 +23,13 @@ from onnx.reference import ReferenceEvaluator
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError, WidthfoldError, note_swallowed
-from widthfold_onnx.evidence.parity.outputs import (
-    MULTIPLE_IF_PROVED,
-    Allowance,
-    Distance,
-    Movements,
-    Outputs,
-    compare,
-)
+from widthfold_onnx.evidence.parity.outputs import Outputs
 from widthfold_onnx.evidence.parity.products import PRODUCTS, products_of
 from widthfold_onnx.evidence.proof.float64 import evaluator
 from widthfold_onnx.model.loader import LoadedModel, copy_with_data
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.feeds import InputSet
 from widthfold_onnx.text import printable
-
-if TYPE_CHECKING:
-    from widthfold_onnx.evidence.parity.original_runs import OriginalRuns
 
 MAX_SECONDS = 900.0
 """Seconds until the process is killed; then nothing is judged. The default work takes some 3 s of a
@@ -98,58 +88,6 @@ def true_outputs(
         return results, f"no float64 truth: {reason}"
     remark = f"float64 truth for {len(runs)} of {len(sets)} input sets only: {reason}"
     return results, remark if reason else ""
-
-
-def usable_truths(
-    original: OriginalRuns, truths: Sequence[Outputs], movements: Movements
-) -> tuple[list[Outputs], Movements, str]:
-    """Select the truths to which the original is as near as equal models must be.
-
-    If they are further apart, one of them is wrong. onnx's reference implementation has faults: the
-    BatchNormalization of onnx 1.23.2 at opset 9 was 41 % off behind the first Conv of a ResNet. So
-    has the runtime: the Sigmoid of ONNX Runtime 1.31.1 on the CPU is 7 % off at -14.
-
-    Args:
-        original: the runs of the original.
-        truths: the truth by input set, as far as it is known.
-        movements: how far the shaken copies move each output.
-
-    Returns:
-        The usable truths, in the types of the outputs. The movements; where a truth is usable, at
-        least the distance of the original from it. Which truths are not used and why, "" if all
-        are.
-    """
-    usable_outputs: list[Outputs] = [{} for _ in truths]
-    movements, tolerance = [dict(movement) for movement in movements], original.options.tolerance
-    unused_gaps: dict[str, float] = {}
-    for index, truth in enumerate(truths):
-        outputs, movement = original.outputs[index], movements[index]
-        for name, values in truth.items():
-            if tolerance.is_chosen(name):  # it compares both models
-                continue
-            with np.errstate(over="ignore"):
-                true_values = values.astype(outputs[name].dtype)
-            known_movement = movement.get(name)
-            allowance = Allowance(known_movement, MULTIPLE_IF_PROVED)
-            row = compare(name, true_values, outputs[name], tolerance, allowance)
-            if row.passed:
-                usable_outputs[index][name] = true_values
-                if known_movement is not None:
-                    gap = Distance(row.max_abs or 0.0, row.mean_abs or 0.0)
-                    movement[name] = known_movement.joined(gap)
-            else:
-                unused_gaps[name] = max(unused_gaps.get(name, 0.0), row.max_rel or 0.0)
-    return usable_outputs, movements, _remark(unused_gaps)
-
-
-def _remark(unused_gaps: Mapping[str, float]) -> str:
-    """Name outputs whose truth is not used, with the distance of the original; 0 if unknown."""
-    if not unused_gaps:
-        return ""
-    names, largest = ", ".join(map(printable, unused_gaps)), max(unused_gaps.values())
-    amount = f"{largest:.3g}" if largest else "an unknown amount"
-    text = f"float64 truth not used for output {names}: the original is {amount} away from it"
-    return f"{text}, more than rounding explains"
 
 
 class _SpentError(Exception):

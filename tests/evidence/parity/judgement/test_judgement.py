@@ -17,7 +17,7 @@ from tests.evidence.compared import compare_models
 from tests.evidence.parity.planted_runs import planted_runs
 from tests.folding import fold_model
 from tests.rewrite.quantized.models import FOLD, rounding
-from widthfold_onnx.evidence.parity import judgement as parity_judgement
+from widthfold_onnx.evidence.parity import rounding as rounding_module
 from widthfold_onnx.evidence.parity.judgement import (
     Judgement,
     Rows,
@@ -35,8 +35,8 @@ from widthfold_onnx.evidence.parity.outputs import (
     Movements,
     Outputs,
 )
+from widthfold_onnx.evidence.parity.rounding import Rounding
 from widthfold_onnx.evidence.parity.runs import Runs
-from widthfold_onnx.evidence.parity.truth import usable_truths
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
 from widthfold_onnx.results import OutputParity
 from widthfold_onnx.runtime.inputs.feeds import InputSet
@@ -69,7 +69,7 @@ def judged(
     run.unsteady_outputs.update(["y"] if unsteady else [])
     truths: list[Outputs] = [{} if truth is None else {"y": truth}]
     movements = [{"y": Distance(moved, moved)}]
-    usable, larger_movements, unused = usable_truths(run, truths, movements)
+    usable, larger_movements, unused = Rounding(run, truths, movements).usable()
     assert movements == [{"y": Distance(moved, moved)}]
     judgement = Judgement(run, usable, larger_movements, is_proved)
     return judgement, judgement.rows({"disabled": Runs([away(rewritten)])}), unused
@@ -227,7 +227,7 @@ def test_what_is_proved_and_near_runs_no_copy_and_no_truth(
         raise AssertionError("no truth is needed")
 
     monkeypatch.setattr(OriginalRuns, "movements", counted)
-    monkeypatch.setattr(parity_judgement, "true_outputs", no_truth)
+    monkeypatch.setattr(rounding_module, "true_outputs", no_truth)
     options = VerifyOptions(provider=Provider.CPU)
     files = pair(tmp_path, "2", "2", "2.000019", "2.001")
     assert compare_models(files[0], files[1], options, is_proved=True).verdict == "pass"
@@ -283,13 +283,13 @@ def pair(folder: Path, *weights: str) -> list[Path]:
 def test_a_broken_reference_calls_no_model_wrong(
     broken: bool, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    true_outputs = parity_judgement.true_outputs
+    true_outputs = rounding_module.true_outputs
 
     def reference(*arguments):
         runs, why = true_outputs(*arguments)
         return [{"y": run["y"] * (1.2 if broken else 1.0)} for run in runs], why
 
-    monkeypatch.setattr(parity_judgement, "true_outputs", reference)
+    monkeypatch.setattr(rounding_module, "true_outputs", reference)
     options = VerifyOptions(provider=Provider.CPU, seeds=2, truth_work=100)
     result = compare_models(*pair(tmp_path, "2", "2.000014"), options)
     assert result.verdict == verdict

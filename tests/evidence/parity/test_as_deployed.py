@@ -17,8 +17,8 @@ from tests.lacking import refuses_signed_convs
 from tests.small_models import MODELS
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.findings import Findings
-from widthfold_onnx.evidence.parity import chosen_inputs, judgement
-from widthfold_onnx.evidence.parity.judgement import compare_as_deployed
+from widthfold_onnx.evidence.parity import as_deployed, chosen_inputs
+from widthfold_onnx.evidence.parity.as_deployed import compare_as_deployed
 from widthfold_onnx.evidence.parity.runs import Runs
 from widthfold_onnx.evidence.saturation import run_as_judged
 from widthfold_onnx.model.loader import LoadedModel, load
@@ -64,7 +64,7 @@ def test_a_fold_that_saturates_where_the_original_does_not_fails(tmp_path: Path)
 def test_on_any_cpu_what_saturates_further_fails_and_is_said_so(
     worse: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = "widthfold_onnx.evidence.parity.judgement"
+    module = "widthfold_onnx.evidence.parity.comparison"
     findings = Findings(failures=tuple(worse), remarks=(SATURATES,))
     monkeypatch.setattr(f"{module}.saturates", lambda options: True)
     monkeypatch.setattr(f"{module}.compare_as_deployed", lambda *arguments: findings)
@@ -115,7 +115,7 @@ def deployed(original: int, rewritten: int, monkeypatch: pytest.MonkeyPatch) -> 
     exact = Runs([{"y": values}])
     steps = dict(zip(("a", "b"), (original, rewritten), strict=True))
     monkeypatch.setattr(
-        judgement,
+        as_deployed,
         "attempt",
         lambda model, *arguments, **more: Runs([{"y": values + np.uint8(steps[model.path.name])}]),
     )
