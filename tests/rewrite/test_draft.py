@@ -13,7 +13,7 @@ from widthfold_onnx.errors import InternalError, UsageError
 from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.model.loader import Model
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.rewrite.draft import Draft, first_draft
+from widthfold_onnx.rewrite.draft import Draft
 from widthfold_onnx.rewrite.plan import Plan, plan_of
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rewrite.rewriting import rewrite
@@ -83,10 +83,10 @@ def test_weights_are_frozen_if_the_options_ask_for_it(
         for t in model.graph.initializer
     )
     options = FoldOptions(factor=4, freeze_weights=freeze)
-    assert first_draft(Model(model, None), options).frozen == frozen
+    assert Draft.first(Model(model, None), options).frozen == frozen
     assert not Draft.unchanged(options).is_changing
 
 
 def test_sizes_that_are_to_be_fixed_must_be_given() -> None:
     with pytest.raises(UsageError, match="--fixed-shapes declares the sizes of --input-shape"):
-        first_draft(Model(build(TWO_CONVS), None), FoldOptions(factor=4, fixed_shapes=True))
+        Draft.first(Model(build(TWO_CONVS), None), FoldOptions(factor=4, fixed_shapes=True))

@@ -18,7 +18,7 @@ from widthfold_onnx.decide.outcomes import (
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.loader import Model
 from widthfold_onnx.options import FoldOptions, FormName, Layout, Provider, RuntimeOptions
-from widthfold_onnx.rewrite.draft import first_draft
+from widthfold_onnx.rewrite.draft import Draft
 from widthfold_onnx.rewrite.plan import Origin
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rules.selection import preferred_form
@@ -43,7 +43,7 @@ def decide_fixed(
     """
     if options.is_measured:
         raise UsageError("without measurements a plan needs a factor, or form strides")
-    draft = first_draft(model, options)
+    draft = Draft.first(model, options)
     matches = draft.matches(model, options.active_companions)
     draft = draft.with_companions(matches)
     reading, padding = Reading.of(model, draft), None

@@ -15,7 +15,7 @@ from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, Values
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import AssumedSizes, FormChoice, InspectReport, InspectSite
-from widthfold_onnx.rewrite.draft import first_draft
+from widthfold_onnx.rewrite.draft import Draft
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_fold
 from widthfold_onnx.rules.companions import COMPANIONS
@@ -63,7 +63,7 @@ def inspect_model(
             "takes is shown by `optimize MODEL`"
         )
     combinations = cases(loaded.proto, runtime_options.values)
-    draft = first_draft(loaded, options)
+    draft = Draft.first(loaded, options)
     matches = draft.matches(loaded, tuple(COMPANIONS))
     draft = draft.with_companions(draft.matches(loaded, options.active_companions))
     reading = Reading.of(loaded, draft)

@@ -130,6 +130,18 @@ class Draft:
         """Return the draft that does nothing, with the sizes and limits of options."""
         return cls(sizes=tuple(map(dict, options.input_shapes)), limits=Limits.of(options))
 
+    @classmethod
+    def first(cls, model: Model, options: FoldOptions) -> Self:
+        """Return the draft that freezes weights if the options ask for it, and does nothing else.
+
+        Raises:
+            UsageError: sizes are to be fixed, and none are given.
+        """
+        if options.fixed_shapes and not any(options.input_shapes):
+            raise UsageError("--fixed-shapes declares the sizes of --input-shape: give them")
+        weights = weights_among_inputs(model.proto) if options.freeze_weights else ()
+        return replace(cls.unchanged(options), frozen=tuple(sorted(weights)))
+
     @property
     def is_changing(self) -> bool:
         """True if anything is done."""
@@ -160,15 +172,3 @@ class Draft:
     def without(self, names: Collection[NodeName]) -> Self:
         """Return the draft without the forms of some layers."""
         return self.with_forms({n: form for n, form in self.forms.items() if n not in names})
-
-
-def first_draft(model: Model, options: FoldOptions) -> Draft:
-    """Return the draft that freezes weights if the options ask for it, and does nothing else.
-
-    Raises:
-        UsageError: sizes are to be fixed, and none are given.
-    """
-    if options.fixed_shapes and not any(options.input_shapes):
-        raise UsageError("--fixed-shapes declares the sizes of --input-shape: give them")
-    weights = weights_among_inputs(model.proto) if options.freeze_weights else ()
-    return replace(Draft.unchanged(options), frozen=tuple(sorted(weights)))

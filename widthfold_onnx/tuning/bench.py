@@ -97,7 +97,7 @@ def race_in_children(
     """
     by_subject = {workload.subject: workload for workload in workloads}
     remaining = _Remaining(by_subject, len(by_subject), budget, save)
-    on_cpu = traits_of(options.setting.options.provider).device == "cpu"
+    on_cpu = traits_of(options.provider).device == "cpu"
     while remaining.workloads and (budget.left > 0 or not remaining.done):
         try:
             isolated(
@@ -315,7 +315,7 @@ class LocalPool:
     """
 
     def __init__(self, bench: Bench, jobs: int) -> None:
-        self.provider = bench.options.setting.options.provider
+        self.provider = bench.options.provider
         self.benches = [bench]
         self._jobs = jobs
 

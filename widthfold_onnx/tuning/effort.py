@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from widthfold_onnx.options import Effort, FoldOptions, SearchOptions
+from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
 from widthfold_onnx.runtime.intervals import MIN_DIFFERENCE
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.settings import Setting
@@ -110,6 +110,11 @@ class RaceOptions:
     setting: Setting
     spending: Spending
     fold_options: FoldOptions
+
+    @property
+    def provider(self) -> Provider:
+        """Where the forms run."""
+        return self.setting.options.provider
 
     @classmethod
     def at(cls, level: Level, options: SearchOptions, fold_options: FoldOptions) -> Self:

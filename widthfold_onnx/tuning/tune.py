@@ -17,7 +17,7 @@ from widthfold_onnx.options import FoldOptions, RuntimeOptions, SearchOptions
 from widthfold_onnx.progress import Step, progress
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import TunedMachine, TunedModel, TuneReport
-from widthfold_onnx.rewrite.draft import first_draft
+from widthfold_onnx.rewrite.draft import Draft
 from widthfold_onnx.rewrite.reading import ALREADY_FOLDED, Reading
 from widthfold_onnx.rewrite.record import contains_folds
 from widthfold_onnx.runtime.child import isolated
@@ -85,7 +85,7 @@ def tune(
             threads=search_options.threads,
             machines=[
                 TunedMachine(
-                    provider=bench.options.setting.options.provider,
+                    provider=bench.options.provider,
                     machine=bench.machine,
                     measured=len(bench.new_measurements),
                 )
@@ -142,7 +142,7 @@ def _listed_model(
             return _ListedModel(path.name, ALREADY_FOLDED)
         runtime_options = for_model(runtime_options, loaded.proto)
         provider, sizes = isolated(provider_and_sizes, path, runtime_options, options.input_shapes)
-        reading = Reading.of(loaded, first_draft(loaded, options))
+        reading = Reading.of(loaded, Draft.first(loaded, options))
         layers = Layers.of(reading, options, sizes[0], load_target(default_target(provider)))
     except WidthfoldError as error:
         return _ListedModel(path.name, error)

@@ -95,24 +95,6 @@ def test_without_a_gain_beyond_the_noise_the_output_is_the_input(
     assert report.search.whole is not None
 
 
-def test_an_interrupt_decides_with_what_is_known(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def alone(layer, form):
-        if len(world.raced) > 2:  # the last of three layers
-            raise KeyboardInterrupt
-        return doubled(layer, form)
-
-    world = enter(monkeypatch, World(alone, ALL))
-    report = found(model)
-    assert len(world.compared) == 1  # the plan against the original, and no other trial
-    assert report.search.interrupted
-    assert report.search.accepted
-    assert sorted(status(report).values()) == ["folded", "folded", "no-gain"]
-    assert report.search.pending >= 1  # the last layer, and the workloads between packed tensors
-    assert f", ended early, {report.search.pending} layer" in search_text(report.search)
-
-
 def test_only_the_stored_final_is_against_the_original(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,6 @@ from widthfold_onnx.decide.outcomes import Decided
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.progress import Step, progress, progress_to
-from widthfold_onnx.rewrite.draft import first_draft
 from widthfold_onnx.tuning.measurement import Measurement
 from widthfold_onnx.tuning.search.exchange import exchange
 from widthfold_onnx.tuning.search.pad import pad
@@ -59,7 +58,7 @@ def search(
         UsageError: an option does not fit.
     """
     with open_session(model, fold_options, search_options, store) as session:
-        draft = SearchDraft(**vars(first_draft(model, fold_options)))
+        draft = SearchDraft.first(model, fold_options)
         for stage in STAGES:
             with progress_to(_named(stage)):
                 draft = stage(session, draft)

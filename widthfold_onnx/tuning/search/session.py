@@ -146,9 +146,9 @@ def open_session(
     """
     progress(Step("looking for the provider and the shapes of the inputs"))
     with tempfile.TemporaryDirectory() as folder, Child() as child:
-        place = _find_place(model, search_options, fold_options.input_shapes, store, child)
-        options = replace(search_options, provider=place.provider)
-        is_kept = traits_of(place.provider).device == "cpu"
+        conditions = _conditions(model, search_options, fold_options.input_shapes, store, child)
+        options = replace(search_options, provider=conditions.provider)
+        is_kept = traits_of(conditions.provider).device == "cpu"
         if not is_kept:
             child.end()  # it holds memory of the accelerator, and what fails there may break it
         race_options = RaceOptions.at(Level.ALL, options, fold_options)
@@ -156,15 +156,15 @@ def open_session(
             model,
             fold_options,
             options,
-            place.sizes,
-            place.target,
-            Bench(race_options, store, place.machine, child if is_kept else None),
+            conditions.sizes,
+            conditions.target,
+            Bench(race_options, store, conditions.machine, child if is_kept else None),
             Scratch(model, Path(folder)),
         )
 
 
-class _Place(NamedTuple):
-    """Where models run, or would run; `SearchSession` says what each field means.
+class _Conditions(NamedTuple):
+    """The conditions under which models run, or would run: fields of `SearchSession`.
 
     `machine` is the `identity.machine_identity` whose measurements count; "" where there is none.
     """
@@ -175,16 +175,16 @@ class _Place(NamedTuple):
     machine: str
 
 
-def _find_place(
+def _conditions(
     model: LoadedModel, options: SearchOptions, demanded: Sizes, store: Store, child: Child
-) -> _Place:
-    """Return this machine, or if nothing is to be run one of the target's kind."""
+) -> _Conditions:
+    """Return the conditions here or, if nothing is to be run, on a machine of the target's kind."""
     chosen_target = _chosen(options, options.provider)  # before anything runs
     if not options.measure:
         return _without_running(model, options, demanded, store, chosen_target)
     provider, sizes = isolated(provider_and_sizes, model.path, options, demanded, child=child)
     target = _chosen(options, provider) or load_target(default_target(provider))
-    return _Place(provider, sizes, target, machine_identity(provider))
+    return _Conditions(provider, sizes, target, machine_identity(provider))
 
 
 def _without_running(
@@ -193,8 +193,8 @@ def _without_running(
     demanded: Sizes,
     store: Store,
     chosen_target: Target | None,
-) -> _Place:
-    """Return a machine of the target's kind.
+) -> _Conditions:
+    """Return the conditions on a machine of the target's kind.
 
     If the store holds one machine of that kind, its measurements count. If it holds several, the
     measurements of this machine count if there are any. The kind of CPU is known of this machine
@@ -217,7 +217,7 @@ def _without_running(
     machine = machines[0] if len(machines) == 1 else ""
     ports = ports_of(model.proto)
     sizes = tuple(batch_one_shapes(ports, shapes) for shapes in demanded)
-    return _Place(provider, sizes, target, machine)
+    return _Conditions(provider, sizes, target, machine)
 
 
 def _chosen(options: SearchOptions, provider: Provider) -> Target | None:
