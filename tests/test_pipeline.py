@@ -15,11 +15,13 @@ import widthfold_onnx as wf
 from tests.cli.tool import widthfold
 from tests.reports.sample import passing
 from tests.running import opened
-from tests.small_models import LAYER, build, save
+from tests.small_models import LAYER, TWO_CONVS, build, save
 from widthfold_onnx import CheckFailedError, InvalidModelError, UsageError, pipeline
+from widthfold_onnx.decide import match
 from widthfold_onnx.evidence import delivery
 from widthfold_onnx.evidence.checks import verification_of
 from widthfold_onnx.evidence.delivery import InMemory, IntoFile
+from widthfold_onnx.model.document import Document
 from widthfold_onnx.model.loader import LoadedModel, Model, load
 from widthfold_onnx.options import (
     DeliveryOptions,
@@ -30,8 +32,13 @@ from widthfold_onnx.options import (
 )
 from widthfold_onnx.pipeline import Result
 from widthfold_onnx.progress import Step, progress_to
+from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import OptimizeReport, VerifyReport
+from widthfold_onnx.rewrite import reading
 from widthfold_onnx.rewrite.rewriting import Rewriting
+from widthfold_onnx.rules import layer_reading
+from widthfold_onnx.rules.layers import Layer, Site
+from widthfold_onnx.rules.quantization import ExtentsOf
 
 FACTOR_4 = FoldOptions(factor=4)
 BY_DEFAULT = SearchOptions()
@@ -64,6 +71,22 @@ def test_what_a_plan_makes_of_a_model_in_memory_is_proved(
     with pytest.raises(CheckFailedError, match="proof: different"):
         pipeline.apply(loaded, plan, InMemory(loaded))
     assert pipeline.apply(loaded, plan, InMemory(loaded, no_verify=True)).model is other
+
+
+def test_at_a_fixed_factor_each_layer_is_read_once_and_its_form_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names: list[str] = []
+
+    def read_layer(document: Document, site: Site, *extents: ExtentsOf) -> Layer | Refusal:
+        names.append(site.name)
+        return layer_reading.read_layer(document, site, *extents)
+
+    monkeypatch.setattr(reading, "read_layer", read_layer)
+    monkeypatch.setattr(match, "form_of", None)  # makes forms of specs
+    result = in_memory(build(TWO_CONVS), FACTOR_4)
+    assert codes(result.report) == {"first": "folded", "Conv -> y": "folded"}
+    assert names == ["first", "Conv -> y"]
 
 
 def test_the_data_of_a_model_is_no_output(tmp_path: Path) -> None:

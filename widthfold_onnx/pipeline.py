@@ -93,7 +93,7 @@ def optimize(
         report = optimize_report(model, decided, rewriting, values=values)
         if target is None or (require_fold and not decided.draft.is_changing):
             return Delivery(report)
-        return _sent(target, decided, rewriting, report)
+        return target.send(decided, rewriting, report)
 
     decided, delivery = deliver(model, decided, send)
     return _result(decided, delivery)
@@ -124,11 +124,11 @@ def apply(
     reading = read_for(model, plan)
     draft, misfits = match(reading, plan)
     decided = applied(reading, draft, misfits, plan)
-    rewriting = rewrite(reading, draft.forms, plan.runtime)
-    report = optimize_report(model, decided, rewriting, note=other_runtime(plan.runtime))
+    rewriting = rewrite(reading, draft.forms, decided.runtime)
+    report = optimize_report(model, decided, rewriting, note=other_runtime(decided.runtime))
     if target is None or (misfits and not allow_misfits):
         return Result(None, decided.plan, report)
-    return _result(decided, _sent(target, decided, rewriting, report))
+    return _result(decided, target.send(decided, rewriting, report))
 
 
 def decide(
@@ -190,7 +190,7 @@ def deliver(
         What was decided, without the folds that were left out; the last delivery.
     """
     while True:
-        rewriting = rewrite(decided.reading, decided.draft.forms, decided.plan.runtime)
+        rewriting = rewrite(decided.reading, decided.draft.forms, decided.runtime)
         delivery = send(decided, rewriting)
         refusals = _unproved_layers(rewriting, delivery.proof)
         if not refusals:
@@ -220,15 +220,6 @@ def _unproved_layers(rewriting: Rewriting, proof: Proof | None) -> Mapping[NodeN
         for item in proof.unproved
         for name in rewriting.layers_of(item.values)
     }
-
-
-def _sent(
-    target: Target, decided: Decided, rewriting: Rewriting, report: OptimizeReport
-) -> Delivery:
-    """Deliver a rewriting, or the original where nothing is changed."""
-    if not decided.draft.is_changing:
-        return target.keep(report)
-    return target.deliver(rewriting, decided, report)
 
 
 def _result(decided: Decided, delivery: Delivery) -> Result:

@@ -23,7 +23,7 @@ import widthfold_onnx as wf
 from tests.reports.sample import passing
 from tests.running import LEVELS, opened
 from tests.shared import ROOT
-from widthfold_onnx import CheckFailedError, UnverifiedError, UsageError, keywords
+from widthfold_onnx import CheckFailedError, UnverifiedError, UsageError, api, keywords
 from widthfold_onnx.cli import main
 from widthfold_onnx.errors import WidthfoldError
 from widthfold_onnx.evidence import delivery
@@ -382,3 +382,10 @@ def test_a_verdict_has_an_error_with_its_reasons(
 
 def test_a_pass_has_no_error() -> None:
     assert passing().error is None
+
+
+def test_a_model_that_has_a_file_needs_no_temporary_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api.tempfile, "TemporaryDirectory", None)
+    assert wf.inspect(MODEL).sites
+    assert wf.plan(MODEL, factor=8).layers
+    assert wf.fold(MODEL) is not None

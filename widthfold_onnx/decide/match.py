@@ -49,7 +49,7 @@ def read_for(model: Model, plan: Plan) -> Reading:
     companions = tuple(
         c for c in plan.companions if COMPANIONS[c.companion].runtime_problem() is None
     )
-    return Reading.of(model, replace(plan.as_draft, companions=companions))
+    return Reading.of(model, replace(plan.draft, companions=companions))
 
 
 def match(reading: Reading, plan: Plan) -> tuple[Draft, list[Misfit]]:
@@ -75,7 +75,7 @@ def match(reading: Reading, plan: Plan) -> tuple[Draft, list[Misfit]]:
     options = plan.options
     layers = {part.name: _form_or_misfit(reading, part, options) for part in plan.layers}
     draft = replace(
-        plan.as_draft,
+        plan.draft,
         frozen=tuple(name for name in dict.fromkeys(plan.frozen) if name not in weights),
         companions=tuple(c for c in dict.fromkeys(plan.companions) if c not in companions),
         padding=_fitting_padding(plan.padding, reading.padding_misfits),

@@ -120,6 +120,11 @@ class Decided(NamedTuple):
     outcomes: Outcomes
 
     @property
+    def runtime(self) -> str:
+        """The version of ONNX Runtime that the forms were measured with; "" if none was."""
+        return self.outcomes.origin.runtime if self.outcomes.origin else ""
+
+    @property
     def plan(self) -> Plan:
         """The plan file of the draft."""
         return plan_of(self.draft, self.outcomes.origin, self.outcomes.measured)

@@ -45,19 +45,25 @@ class Delivery(NamedTuple):
 class Target(ABC):
     """Where a model goes that is folded, and what it has to pass."""
 
+    def send(self, decided: Decided, rewriting: Rewriting, report: OptimizeReport) -> Delivery:
+        """Deliver the new model if it passes; the original where nothing is changed.
+
+        Args:
+            decided: what was decided.
+            rewriting: carries it out, and is consumed.
+            report: the report, so far without file and verification.
+        """
+        if not decided.draft.is_changing:
+            return self.keep(report)
+        return self.deliver(decided, rewriting, report)
+
     @abstractmethod
     def keep(self, report: OptimizeReport) -> Delivery:
         """Deliver the original, as nothing is changed."""
 
     @abstractmethod
-    def deliver(self, rewriting: Rewriting, decided: Decided, report: OptimizeReport) -> Delivery:
-        """Carry a rewriting out, and deliver the new model if it passes.
-
-        Args:
-            rewriting: the rewriting, which is consumed.
-            decided: what it does.
-            report: the report, so far without file and verification.
-        """
+    def deliver(self, decided: Decided, rewriting: Rewriting, report: OptimizeReport) -> Delivery:
+        """Deliver the new model if it passes, as `send` does."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ class InMemory(Target):
         """Return the original itself."""
         return Delivery(report, self.original.proto)
 
-    def deliver(self, rewriting: Rewriting, decided: Decided, report: OptimizeReport) -> Delivery:
+    def deliver(self, decided: Decided, rewriting: Rewriting, report: OptimizeReport) -> Delivery:
         """Return the new model with its proof."""
         original, new = self.original, rewriting.carry_out()
         report = _completed(report, original.proto, new, new.ByteSize())
@@ -130,7 +136,7 @@ class IntoFile(Target):
         copy_model(self.original.path, self.path, proto=self.original.proto)
         return Delivery(msgspec.structs.replace(report, written=self.path.name), self.path)
 
-    def deliver(self, rewriting: Rewriting, decided: Decided, report: OptimizeReport) -> Delivery:
+    def deliver(self, decided: Decided, rewriting: Rewriting, report: OptimizeReport) -> Delivery:
         """Write a temporary file, verify it, and put it in its place if it passes.
 
         Raises:

@@ -137,12 +137,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return hash(self.digest)
 
     @property
-    def runtime(self) -> str:
-        """The version of ONNX Runtime that its forms were measured with; "" if none was."""
-        return self.origin.runtime if self.origin else ""
-
-    @property
-    def as_draft(self) -> Draft:
+    def draft(self) -> Draft:
         """What is done before layers take forms."""
         return Draft(self.frozen, self.companions, self.padding, self.sizes, self.limits)
 
