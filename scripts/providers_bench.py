@@ -24,7 +24,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import onnx
-from bench import SHAPES, SHARED
+from bench import SHARED
+from benchmark.measuring import SHAPES
 from benchmark.report import put_between
 
 from widthfold_onnx.options import Provider, VerifyOptions

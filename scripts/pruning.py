@@ -17,7 +17,8 @@ from collections import defaultdict
 from pathlib import Path
 
 import msgspec
-from bench import SHAPES, SHARED
+from bench import SHARED
+from benchmark.measuring import SHAPES
 
 from widthfold_onnx import WidthfoldError
 from widthfold_onnx.model.loader import load

@@ -9,7 +9,7 @@ from typing import Self
 
 import msgspec
 
-from benchmark.report import COLUMNS, Row, label_ratios, lengths, pyplot
+from benchmark.report import OPENVINO, PYTORCH, WAYS, Row, label_ratios, lengths, pyplot
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.results import Environment
 
@@ -92,7 +92,7 @@ def draw_history(entries: list[Entry], path: Path) -> None:
     for axes, model in zip(grid.flat, models, strict=False):
         own = [entry for entry in entries if str(entry.row) == model]
         commits = list(dict.fromkeys(str(entry.code) for entry in own))
-        for color, name in enumerate(COLUMNS):
+        for color, name in enumerate((*WAYS, OPENVINO, PYTORCH)):
             for kind, machine in enumerate(machines):
                 points = [
                     (commits.index(str(entry.code)), cell)

@@ -8,15 +8,13 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from widthfold_onnx.results import SpeedVerdict
 from widthfold_onnx.runtime.clock import Clock, Run, Times, in_turn, warm_up
 from widthfold_onnx.runtime.intervals import one_session, speed_verdict
-
-if TYPE_CHECKING:  # a GPU host may lack its dependencies
-    from widthfold_onnx.results import SpeedVerdict
 
 FEWEST = 30
 SECONDS = 1.5

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from benchmark.profile import Shares
+from benchmark.ranking import Compared
 from widthfold_onnx.errors import UsageError
+from widthfold_onnx.results import Gpu
 
-COLUMNS = ("factor 8", "auto", "channel pad", "OpenVINO")
-HEAD = [
-    f"| model | layers | original ms | {' | '.join(COLUMNS)} | A/A control |",
-    f"|---|---|---|{'---|' * len(COLUMNS)}---|",
-]
+WAYS = ("factor 8", "auto", "channel pad")
+OPENVINO, PYTORCH = "OpenVINO", "PyTorch"
+"""The rival on a CPU, and on a GPU."""
+
+MOVED = 1.03
+"""Figures of a timing that began and ended at clocks that are further apart are void."""
+
+CLAIM = 3.0
+"""The gain that the paper on width folding claims for float16 layers with one input channel."""
+
+
+def columns(provider: str) -> tuple[str, ...]:
+    """Return the ways to run a model that are compared on a provider."""
+    return (*WAYS, OPENVINO if provider == "cpu" else PYTORCH)
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One way to run a model against the original: original / this, with its 95 % interval.
 
-    `note` is the verdict on speed, or why there are no figures.
+    `note` is the verdict on speed, or why there are no figures. `fallback` names the layers that
+    did not run on the provider that was asked for, so that the figures say nothing of it.
     """
 
     note: str
@@ -32,8 +44,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     low: float | None = None
     high: float | None = None
     control: float | None = None
+    fallback: str = ""
 
     def __str__(self) -> str:
+        if self.fallback:
+            return "fell back"
         if self.ratio is None:
             return self.note.partition(":")[0].replace("|", "/")[:60]
         return f"{self.ratio:.2f}x [{self.low:.2f}, {self.high:.2f}]"
@@ -46,7 +61,8 @@ NOT_RUN = Cell(note="not run")
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One model at so many threads: how many layers it has, and a cell per column.
 
-    `shares` says where the time of the original goes, and of the model of a column.
+    `shares` says where the time of the original goes, and of the model of a column; `gpu` what
+    clocks and throttling were seen while the columns were timed.
     """
 
     model: str
@@ -54,6 +70,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 1
     cells: dict[str, Cell] = {}
     shares: dict[str, Shares] = {}
+    gpu: list[Gpu] = []
 
     def __str__(self) -> str:
         return self.model if self.threads == 1 else f"{self.model}, {self.threads} threads"
@@ -79,16 +96,35 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
     """The results of one run, and the machine that it ran on.
 
     `environment` is the `results.Environment` of the code that ran: its fields change.
+
+    Attributes:
+        pending: names of the rows that an interrupted run did not measure yet.
+        compared: predictions beside measurements, kept while rows are pending.
+        device: name of the GPU, "" on a CPU.
+        ceilings: what the GPU did at most per second, by name.
     """
 
     rows: list[Row]
     ranks: Ranks | None
     environment: dict[str, Any] | None
+    pending: list[str] = []
+    compared: list[Compared] = []
+    device: str = ""
+    ceilings: dict[str, float] = {}
     schema: str = "widthfold.bench/1"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The ways to run a model that were compared."""
+        return columns((self.environment or {}).get("provider", "cpu"))
 
     def markdown(self) -> str:
         """The table, and below it where it was made and how well predictions agree."""
-        lines = [*HEAD, *table(self.rows), ""]
+        lines = [*table(self.rows, self.columns), ""]
+        if self.pending:
+            lines.append(f"Not measured yet: {', '.join(self.pending)}.\n")
+        if self.device:
+            lines += gpu_lines(self)
         if self.environment is not None:
             threads = " and ".join(map(str, sorted({row.threads for row in self.rows})))
             work = f"{threads} thread{'s' * (threads != '1')}"
@@ -144,11 +180,66 @@ def read(path: Path) -> Suite:
         raise UsageError(f"{path.name} is stale or broken, measure again: {error}") from error
 
 
-def table(rows: list[Row]) -> list[str]:
-    """A line of Markdown per model."""
-    lines = []
+def gpu_lines(suite: Suite) -> list[str]:
+    """Say on which GPU a suite ran, how fast it is, and which figures are void.
+
+    They are where the clock moved or the device was throttled.
+    """
+    known = {gpu.driver: gpu for row in suite.rows for gpu in row.gpu}
+    versions = [f"driver {it.driver}, CUDA {it.cuda}, cuDNN {it.cudnn}" for it in known.values()]
+    speeds = [f"{value / 1e12:.3g} T {name}/s" for name, value in suite.ceilings.items()]
+    lines = [f"{'; '.join([suite.device, *versions, *speeds])}.\n"]
+    void = {
+        str(row): text
+        for row in suite.rows
+        if (text := ", ".join(filter(None, map(void_by, row.gpu))))
+    }
+    if void:
+        lines.append(f"VOID: {'; '.join(f'{name} ({text})' for name, text in void.items())}.\n")
+    lines += [
+        f"{row}, {name}: {cell.fallback}.\n"
+        for row in suite.rows
+        for name, cell in row.cells.items()
+        if cell.fallback
+    ]
+    return [*lines, *claim(suite.rows)]
+
+
+def void_by(gpu: Gpu) -> str:
+    """Say what makes figures void: a clock that moved, throttling; "" if nothing does."""
+    reasons = sorted({reason for process in gpu.throttled for reason in process})
+    clocks = [state.sm_mhz for state in (gpu.before, gpu.after) if state and state.sm_mhz]
+    if clocks and max(clocks) > MOVED * min(clocks):
+        reasons.insert(0, f"{clocks[0]} to {clocks[-1]} MHz")
+    return ", ".join(reasons)
+
+
+def claim(rows: Sequence[Row]) -> list[str]:
+    """Say how many float16 layers of one input channel gain what the paper claims."""
+    gains = []
     for row in rows:
-        cells = [row.cells.get(name, NOT_RUN) for name in COLUMNS]
+        ratios = {name: cell.ratio or 0.0 for name, cell in row.cells.items() if not cell.fallback}
+        if row.model.startswith("1to") and row.model.endswith("_float16"):
+            rival = max(1.0, *(ratios.get(name, 0.0) for name in ("channel pad", PYTORCH)))
+            gains.append(max(ratios.get(name, 0.0) for name in ("factor 8", "auto")) / rival)
+    if not gains:
+        return []
+    reached = sum(gain >= CLAIM for gain in gains)
+    return [
+        f"{reached} of {len(gains)} float16 layers with one input channel gain {CLAIM:g}x against "
+        f"the fastest of the original, padded channels and PyTorch, "
+        f"{sum(gain > 1 for gain in gains)} gain at all.\n"
+    ]
+
+
+def table(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """A line of Markdown per model, below the headings."""
+    lines = [
+        f"| model | layers | original ms | {' | '.join(names)} | A/A control |",
+        f"|---|---|---|{'---|' * len(names)}---|",
+    ]
+    for row in rows:
+        cells = [row.cells.get(name, NOT_RUN) for name in names]
         times = [cell.original_ms for cell in cells if cell.original_ms is not None]
         noise = [cell.control for cell in cells if cell.control is not None]
         figures = [
@@ -188,9 +279,9 @@ def draw(suite: Suite, path: Path) -> None:
     """Speed-up over the original by model and column, with intervals, as SVG."""
     plt = pyplot()
     figure, axes = plt.subplots(figsize=(7, 1 + 0.45 * len(suite.rows)), layout="constrained")
-    for offset, name in enumerate(COLUMNS):
+    for offset, name in enumerate(suite.columns):
         shown = [(i, row.cells.get(name, NOT_RUN)) for i, row in enumerate(suite.rows)]
-        place = 0.2 * (offset - (len(COLUMNS) - 1) / 2)
+        place = 0.2 * (offset - (len(suite.columns) - 1) / 2)
         points = [(i + place, cell) for i, cell in shown if cell.ratio is not None]
         if not points:
             continue  # a rival that is not installed has no place in the legend
@@ -202,6 +293,7 @@ def draw(suite: Suite, path: Path) -> None:
     axes.set_yticks(range(len(suite.rows)), list(map(str, suite.rows)))
     axes.invert_yaxis()
     axes.set_xlabel("original / this (right of 1 is faster)")
-    figure.legend(loc="outside upper center", ncols=len(COLUMNS))
+    if axes.containers:
+        figure.legend(loc="outside upper center", ncols=len(suite.columns))
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)

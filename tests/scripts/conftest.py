@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +39,3 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     monkeypatch.setattr(session_module, "usable_provider", lambda provider: provider)
     monkeypatch.setattr(session_module, "traits_of", lambda provider: traits_of(Provider.CPU))
     return seen
-
-
-@pytest.fixture
-def stage(scripts: Path, tmp_path: Path) -> Iterator[Any]:
-    module, results = (importlib.import_module(f"gpu.{name}") for name in ("stage", "results"))
-    rows = results.Results(tmp_path)
-    ends = time.perf_counter() + 60
-    monkey = {"provider": Provider.CUDA, "folder": tmp_path, "results": rows}
-    with contextlib.closing(rows):
-        yield module.Stage(**monkey, scale=module.QUICK, ends=ends)

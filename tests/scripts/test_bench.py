@@ -17,15 +17,20 @@ from tests.shared import ROOT
 from tests.small_models import build, save
 from tests.tuning.search import nets
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.options import RuntimeOptions
+from widthfold_onnx.options import Effort, Provider, RuntimeOptions, SearchOptions
 from widthfold_onnx.pipeline import Result
-from widthfold_onnx.results import NodeTime
+from widthfold_onnx.results import Gpu, GpuState, NodeTime
 from widthfold_onnx.rewrite.plan import Plan
 
 
 @pytest.fixture
 def report(scripts: Path) -> ModuleType:
     return importlib.import_module("benchmark.report")
+
+
+@pytest.fixture
+def measuring(scripts: Path) -> ModuleType:
+    return importlib.import_module("benchmark.measuring")
 
 
 @pytest.fixture
@@ -138,24 +143,25 @@ def test_figures_that_cannot_be_read_are_named_in_one_line(
 
 @pytest.mark.parametrize("kind", ["folded", "exchanged", "padded"])
 def test_a_model_changed_in_one_way_alone_is_timed(
-    bench: ModuleType, report: ModuleType, monkeypatch: pytest.MonkeyPatch, kind: str
+    measuring: ModuleType, report: ModuleType, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     def optimize(*args: object, **more: object) -> Result:
         counts = SimpleNamespace(**{"folded": 0, "exchanged": 0, "padded": 0} | {kind: 3})
         report = SimpleNamespace(sites=[1], summary=counts, written="out.onnx", search=None)
         return Result(None, Plan(), report)
 
-    def timed(model: Path, out: Path, changed: int | None, options: object):
-        return report.Cell(note="faster", folded=changed)
+    def timed(model: Path, out: Path, changed: int | None, options: object, *, is_layer: bool):
+        return report.Cell(note="faster", folded=changed), None
 
-    monkeypatch.setattr(bench, "load", lambda model: None)
-    monkeypatch.setattr(bench, "IntoFile", lambda *args: None)
-    monkeypatch.setattr(bench, "optimize", optimize)
-    monkeypatch.setattr(bench, "timed", timed)
-    monkeypatch.setattr(bench, "pad_channels", lambda *args: 0)
-    monkeypatch.setattr(bench, "against_openvino", lambda *args: report.NOT_RUN)
-    monkeypatch.setattr(bench, "shares", lambda *args: None)
-    row, _ = bench.measure(Path("pnet.onnx"), bench.SearchOptions(), 1.0)
+    monkeypatch.setattr(measuring, "load", lambda model: None)
+    monkeypatch.setattr(measuring, "IntoFile", lambda *args: None)
+    monkeypatch.setattr(measuring, "optimize", optimize)
+    monkeypatch.setattr(measuring, "timed_pair", timed)
+    monkeypatch.setattr(measuring, "pad_channels", lambda *args: 0)
+    monkeypatch.setattr(measuring, "against_openvino", lambda *args: report.NOT_RUN)
+    monkeypatch.setattr(measuring, "shares", lambda *args: None)
+    search = SearchOptions(provider=Provider.CPU)
+    row, _ = measuring.measure(Path("pnet.onnx"), search, 1.0, is_layer=False)
     assert (row.cells["auto"].folded, row.cells["auto"].note) == (3, "faster")
 
 
@@ -179,19 +185,20 @@ def test_a_profile_is_summed_by_kind_of_node(scripts: Path, report: ModuleType) 
 
 @needs_prelu
 def test_layers_are_compared_as_they_are_beside_companions(
-    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    measuring: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     model = save(build(nets.WITH_PRELU), tmp_path / "model.onnx")
     saved = {"first": 1.0, "prelu": 2.0, "second": 1.0}
     report, _ = nets.outcome(model, monkeypatch, saved)
-    search = bench.SearchOptions(store=model.with_name("store.sqlite"))
-    layers = bench.compared(model, report, report.search, search)
+    search = SearchOptions(store=model.with_name("store.sqlite"))
+    layers = measuring.compared(model, report, report.search, search)
     assert len(layers) == report.search.layers == 2
     assert "LeakyRelu" in layers[0].subject
 
 
 def test_a_suite_runs_at_each_number_of_threads_and_is_kept_after_every_model(
     bench: ModuleType,
+    report: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -199,13 +206,12 @@ def test_a_suite_runs_at_each_number_of_threads_and_is_kept_after_every_model(
     table = tmp_path / "architectures.json"
     seen: list[tuple[str, int, int]] = []
 
-    def measure(model: Path, search: bench.SearchOptions, budget: float):
-        rows = len(bench.read(table).rows) if table.exists() else 0
-        seen.append((model.stem, search.threads, rows))
-        cells = {"auto": bench.Cell(note="faster", ratio=2.0, low=1.9, high=2.1)}
-        row = bench.Row(model=model.stem, layers=2, threads=search.threads, cells=cells)
-        layer = bench.Compared(f"{model.stem} at {search.threads}", 1.5, [1.0, 2.0], [2.0, 3.0])
-        return row, [layer]
+    def measure(model: Path, search: SearchOptions, budget: float, *, is_layer: bool):
+        seen.append((model.stem, search.threads, len(bench.read(table).rows)))
+        cells = {"auto": report.Cell(note="faster", ratio=2.0, low=1.9, high=2.1)}
+        row = report.Row(model=model.stem, layers=2, threads=search.threads, cells=cells)
+        subject = f"{model.stem} at {search.threads}"
+        return row, [report.Compared(subject, 1.5, [1.0, 2.0, 3.0], [2.0, 3.0, 4.0])]
 
     monkeypatch.setattr(bench, "measure", measure)
     command = f"bench.py --suite architectures --out {tmp_path} one.onnx two.onnx"
@@ -233,32 +239,11 @@ def test_a_model_that_is_measured_again_replaces_its_row_alone(
     path = tmp_path / "suite.json"
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(table, rows=rows)))
     again = report.Row(model="chain", layers=7, cells=table.rows[0].cells)
-    monkeypatch.setattr(bench, "measure", lambda *arguments: (again, []))
+    monkeypatch.setattr(bench, "measure", lambda *arguments, is_layer: (again, []))
     monkeypatch.setattr(sys, "argv", f"bench.py --out {tmp_path} chain.onnx".split())
     bench.main()
     assert bench.read(path).rows == [again, rows[1]]
     assert bench.read(path).ranks == table.ranks
-
-
-def test_published_layers_are_models_of_one_node(scripts: Path) -> None:
-    """The models have the extents and the weight of the layer on the GPU, in float32."""
-    published = importlib.import_module("nets.published_layers")
-    build = importlib.import_module("make_models").build
-    for entry in published.PUBLISHED:
-        layer = entry.on_cpu
-        graph = build(str(layer), published.source(entry)).graph  # checks the shapes, too
-        (node,), (x,), (y,), (weight,) = graph.node, graph.input, graph.output, graph.initializer
-        rows = [[dim.dim_value for dim in it.type.tensor_type.shape.dim] for it in (x, y)]
-        assert [tuple(dims) for dims in rows] == list(layer.shapes)
-        assert tuple(weight.dims) == layer.weight_shape
-        assert node.op_type == ("ConvTranspose" if layer.transposed else "Conv")
-        attributes = {it.name: onnx.helper.get_attribute_value(it) for it in node.attribute}
-        rank = len(layer.kernel)
-        assert (attributes["group"], attributes["strides"]) == (layer.group, [layer.stride] * rank)
-        assert (
-            list(zip(attributes["pads"][:rank], attributes["pads"][rank:], strict=True))
-            == layer.ends
-        )
 
 
 def test_the_page_of_published_layers_ends_with_what_was_published(
@@ -269,3 +254,106 @@ def test_the_page_of_published_layers_ends_with_what_was_published(
     text = (tmp_path / "published_layers.md").read_text()
     assert text.startswith(suite(report).markdown())
     assert "| rwkv_depthwise | 768->768 768 depthwise | 1x768x768 | 14 ms PyTorch, " in text
+
+
+def test_on_a_gpu_all_suites_take_turns_until_the_time_is_over(
+    bench: ModuleType,
+    report: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now, seen, checks = [0.0], [], []
+    monkeypatch.setattr(bench, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(bench, "check_conv", checks.append)
+    monkeypatch.setattr(bench, "isolated", lambda function, *arguments: function(*arguments))
+    options = RuntimeOptions(provider=Provider.CUDA)
+    machine = bench.Machine(options, "H100", {"bytes of a copy": 2.9e12})
+    monkeypatch.setattr(bench.Machine, "of", lambda provider, out: machine)
+    for name in bench.ON_GPU:
+        paths = [Path(f"{name}_{number}.onnx") for number in range(1 + (name == "layers"))]
+        subject = bench.SUITES[name]._replace(models=lambda device, paths=paths: paths)
+        monkeypatch.setitem(bench.SUITES, name, subject)
+
+    def measure(model: Path, search: SearchOptions, budget: float, *, is_layer: bool):
+        assert (search.provider, is_layer) == (Provider.CUDA, not model.stem.startswith("suite"))
+        seen.append(model.stem)
+        now[0] += 30
+        cell = report.Cell(note="faster", ratio=2.0, low=1.9, high=2.1)
+        return report.Row(model=model.stem, layers=1, cells={"auto": cell}), []
+
+    monkeypatch.setattr(bench, "measure", measure)
+    command = f"bench.py --provider cuda --seconds 100 --out {tmp_path}"
+    monkeypatch.setattr(sys, "argv", command.split())
+    bench.main()
+    first, second = ["layers_0", "published_layers_0", "users_0"], ["suite_0", "layers_1"]
+    assert (seen, len(checks)) == (first, 3)
+    assert "no time for 2 more" in capsys.readouterr().err
+    assert "Not measured yet: suite_0.\n" in (tmp_path / "suite.md").read_text()
+    bench.main()
+    assert sorted(seen[3:]) == sorted(second)
+    text = (tmp_path / "layers.md").read_text()
+    assert "| model | layers | original ms | factor 8 | auto | channel pad | PyTorch |" in text
+    assert "H100; 2.9 T bytes of a copy/s." in text
+    assert (
+        "| rwkv_depthwise | 768->768 768 depthwise | 32x768x768 | 14 ms PyTorch, "
+        in (tmp_path / "published_layers.md").read_text()
+    )
+    assert {name for name in bench.ON_GPU if (tmp_path / f"{name}.svg").exists()} == {*bench.ON_GPU}
+
+
+def test_the_page_of_a_gpu_says_what_is_void_and_who_reaches_the_claim(report: ModuleType) -> None:
+    def gpu(before: int, after: int, *reasons: str) -> Gpu:
+        return Gpu(
+            driver="580.65",
+            cuda="12.9",
+            cudnn="9.14.0",
+            before=GpuState(sm_mhz=before),
+            after=GpuState(sm_mhz=after),
+            throttled=[[], [*reasons]],
+        )
+
+    def row(model: str, *seen: Gpu, **ratios: float) -> object:
+        cells = {
+            name.replace("_", " "): report.Cell(note="faster", ratio=r, low=r, high=r)
+            for name, r in ratios.items()
+        }
+        return report.Row(model=model, layers=1, cells=cells, gpu=[*seen])
+
+    steady = gpu(1980, 1980)
+    elsewhere = report.Cell(note="slower", ratio=9.0, low=9.0, high=9.0, fallback="FALLBACK in it")
+    rows = [
+        row("1to4_3x3_float16", steady, auto=3.2, PyTorch=1.05, channel_pad=0.5),
+        row("1to1_3x3_float16", gpu(1980, 1755), auto=6.0, PyTorch=2.5),
+        row("1to16_3x3", steady, auto=5.0),
+        row("3to16_3x3_float16", gpu(1980, 1975, "SwPowerCap"), factor_8=5.0),
+        msgspec.structs.replace(row("1to9_float16", steady), cells={"auto": elsewhere}),
+    ]
+    suite = report.Suite(
+        rows=rows, ranks=None, environment=None, device="H100", ceilings={"bytes of a copy": 3e12}
+    )
+    text = suite.markdown()
+    assert "H100; driver 580.65, CUDA 12.9, cuDNN 9.14.0; 3 T bytes of a copy/s.\n" in text
+    assert "VOID: 1to1_3x3_float16 (1980 to 1755 MHz); 3to16_3x3_float16 (SwPowerCap).\n" in text
+    assert "1to9_float16, auto: FALLBACK in it.\n" in text
+    assert "| 1to9_float16 | 1 |  | not run | fell back |" in text
+    assert "1 of 3 float16 layers with one input channel gain 3x" in text
+    assert "2 gain at all" in text
+
+
+def test_a_layer_is_measured_in_every_way(measuring: ModuleType, tmp_path: Path) -> None:
+    layers = importlib.import_module("nets.layers")
+    path = tmp_path / "layer.onnx"
+    layer = layers.Layer((1, 2), (1, 5), 1, "float32", (8, 16, 64))
+    onnx.save(layer.model(has_neighbour=True), path)
+    store = tmp_path / "store.sqlite"
+    search = SearchOptions(
+        provider=Provider.CPU, effort=Effort.QUICK, time_budget=0.05, store=store
+    )
+    row, compared = measuring.measure(path, search, 0.05, is_layer=True)
+    assert (row.model, row.layers, row.gpu) == ("layer", 1, [])
+    assert list(row.cells) == ["factor 8", "auto", "channel pad", "OpenVINO"]
+    folded = row.cells["factor 8"]
+    assert (folded.folded, folded.fallback) == (1, "")
+    assert folded.low <= folded.ratio <= folded.high
+    assert [len(it.measured) == len(it.predicted) >= 1 for it in compared] == [True]

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 
 from widthfold_onnx.arrays import Array
+from widthfold_onnx.results import SpeedVerdict
 from widthfold_onnx.runtime.clock import Times
-
-if TYPE_CHECKING:  # scripts/gpu_bench.py runs without the library of the reports
-    from widthfold_onnx.results import SpeedVerdict
 
 USUAL_SPREAD = 0.01
 """Assumed standard deviation of the log ratio of two sessions in one process; 0.0057 was measured,

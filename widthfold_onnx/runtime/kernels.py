@@ -75,23 +75,22 @@ def _model() -> onnx.ModelProto:
 
 RUNS = 15
 
-_EXTENT = 512
 
-
-def multiply_speed(setting: Setting, dtype: str = "float") -> float:
+def multiply_speed(setting: Setting, dtype: str = "float", extent: int = 512) -> float:
     """Return the operations per second of a matrix product; a multiply-add is two.
 
     Args:
         setting: of the sessions.
         dtype: element type, as ONNX's text syntax and the runtime's profile name it; both of 8
             bits stand for uint8 data and int8 weights.
+        extent: rows and columns of both matrices.
     """
     op, types = "MatMul", (dtype, dtype, dtype)
     if dtype in ("int8", "uint8"):
         op, types = "MatMulInteger", ("uint8", "int8", "int32")
-    a, b, y = (f"{kind}[{_EXTENT}, {_EXTENT}]" for kind in types)
+    a, b, y = (f"{kind}[{extent}, {extent}]" for kind in types)
     product = model_of(f"product ({a} a, {b} b) => ({y} y) {{ y = {op}(a, b) }}")
-    return 2 * _EXTENT**3 / _shortest(product, setting)
+    return 2 * extent**3 / _shortest(product, setting)
 
 
 def copy_speed(setting: Setting, size: int) -> float:
