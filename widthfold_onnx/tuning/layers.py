@@ -28,7 +28,7 @@ from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rules.enumeration import form_of
-from widthfold_onnx.rules.form import Form, FormSpec
+from widthfold_onnx.rules.form import Answer, Form, FormSpec
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import guard_problem
 from widthfold_onnx.rules.propagation import PROPAGATION
@@ -60,6 +60,7 @@ class Layers:
     subjects: Mapping[NodeName, str | Refusal] = field(default_factory=dict)
     measured: Mapping[NodeName, Layer] = field(default_factory=dict)
     links: Sequence[Link] = ()
+    _answers: dict[tuple[NodeName, FormSpec], Answer] = field(default_factory=dict, init=False)
 
     @classmethod
     def of(cls, reading: Reading, options: FoldOptions, shapes: Shapes, target: Target) -> Self:
@@ -126,11 +127,18 @@ class Layers:
         A layer that does not allow the form is left out: its open extents may not fit.
         """
         answers = {
-            name: form_of(self.measured[name], specs[subject], self.fold_options)
+            name: self._answer(name, specs[subject])
             for name, subject in self.subjects.items()
             if isinstance(subject, str) and subject in specs
         }
         return {name: form for name, form in answers.items() if isinstance(form, Form)}
+
+    def _answer(self, name: NodeName, spec: FormSpec) -> Answer:
+        """Return the form of a layer, made once: a search asks for it in dozens of drafts."""
+        if (name, spec) not in self._answers:
+            answer = form_of(self.measured[name], spec, self.fold_options)
+            self._answers[name, spec] = answer
+        return self._answers[name, spec]
 
     @property
     def neighbours(self) -> list[list[str]]:

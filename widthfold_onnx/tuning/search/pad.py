@@ -50,10 +50,12 @@ def _trials(session: SearchSession, draft: SearchDraft) -> list[_Trial]:
     """Time the model with all chains padded, once for each multiple that makes other widths."""
     given_multiple = session.fold_options.pad_channels
     multiples = CHANNEL_MULTIPLES if given_multiple is None else (given_multiple,)
+    if not any(multiples):
+        return []
     trials: list[_Trial] = []
     earlier_widths: list[list[tuple[str, int]]] = []
     reading = session.read(draft)
-    for multiple in filter(None, multiples):
+    for multiple in multiples:
         paddable = selected_chains(reading, session.fold_options, multiple)
         widths = [(layer.node, layer.padded) for part in paddable.chains for layer in part.layers]
         if not paddable.chains or widths in earlier_widths:
