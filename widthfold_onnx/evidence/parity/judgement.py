@@ -1,7 +1,7 @@
 """Compare two whole models on the same inputs, output by output, by one rule.
 
 Two distances from the reference are allowed: the default tolerance, and a small multiple of the
-distance by which rounding moves the original (`OriginalRuns.movements`). An output passes within
+distance by which rounding moves the original (`rounding`). An output passes within
 the larger distance. The reference is the truth where that is usable, else the original without the
 runtime's optimizations. Every input set is judged by itself: an ill-conditioned set must not excuse
 a difference on another.
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from widthfold_onnx.evidence.parity.original_runs import COPIES, UNSTEADY_NOTE, OriginalRuns
+from widthfold_onnx.evidence.parity.original_runs import UNSTEADY_NOTE, OriginalRuns
 from widthfold_onnx.evidence.parity.outputs import (
     DEFAULT_RTOL,
     MULTIPLE_IF_PROVED,
@@ -32,7 +32,7 @@ from widthfold_onnx.evidence.parity.outputs import (
     grain_of,
     pairs,
 )
-from widthfold_onnx.evidence.parity.rounding import Rounding
+from widthfold_onnx.evidence.parity.rounding import COPIES, Rounding
 from widthfold_onnx.evidence.parity.runs import Runs
 from widthfold_onnx.results import LevelName, OutputParity
 from widthfold_onnx.text import printable

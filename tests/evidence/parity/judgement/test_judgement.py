@@ -187,7 +187,7 @@ def judged_with_copies(
         assert sets == {0}
         return copies[copy_index] if copy_index < len(copies) else ([{}], "")
 
-    monkeypatch.setattr(OriginalRuns, "movements", movements)
+    monkeypatch.setattr(rounding_module, "moved_by_copy", movements)
     options = VerifyOptions(provider=Provider.CPU, truth_work=0.0)
     run = planted_runs(options, [InputSet("s", {})])
     run.outputs.append(away(0.0))
@@ -217,16 +217,16 @@ def test_what_is_proved_and_near_runs_no_copy_and_no_truth(
 ) -> None:
     """A copy runs on the input sets that are not near, and the truth only after all copies."""
     seen: list[tuple[int, set[int]]] = []
-    movements = OriginalRuns.movements
+    moved_by_copy = rounding_module.moved_by_copy
 
     def counted(runs: OriginalRuns, copy_index: int, sets: set[int]) -> tuple[Movements, str]:
         seen.append((copy_index, sets))
-        return movements(runs, copy_index, sets)
+        return moved_by_copy(runs, copy_index, sets)
 
     def no_truth(*_: object) -> tuple[list[Outputs], str]:
         raise AssertionError("no truth is needed")
 
-    monkeypatch.setattr(OriginalRuns, "movements", counted)
+    monkeypatch.setattr(rounding_module, "moved_by_copy", counted)
     monkeypatch.setattr(rounding_module, "true_outputs", no_truth)
     options = VerifyOptions(provider=Provider.CPU)
     files = pair(tmp_path, "2", "2", "2.000019", "2.001")

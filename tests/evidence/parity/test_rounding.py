@@ -9,7 +9,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from widthfold_onnx import verify
-from widthfold_onnx.evidence.parity.original_runs import shake, shaken_array, shaken_input, ulps_of
+from widthfold_onnx.evidence.parity.rounding import shake, shaken_array, shaken_input, ulps_of
 from widthfold_onnx.evidence.parity.runs import attempt
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.feeds import InputSet
