@@ -72,7 +72,7 @@ def read(model: onnx.ModelProto, options: FoldOptions) -> Reading:
 
 def rewriting(reading: Reading, options: FoldOptions, choose: Choose) -> Rewriting:
     """Settle on the forms that `choose` returns; layers that it refuses stay."""
-    return rewrite(reading, forms_of(decisions_of(reading, options, choose)))
+    return rewrite(reading, forms_of(decisions_of(reading, options.selection, choose)))
 
 
 def rewritten(model: onnx.ModelProto, options: FoldOptions, choose: Choose) -> onnx.ModelProto:

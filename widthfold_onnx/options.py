@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from widthfold_onnx.errors import UsageError
 
@@ -162,6 +163,29 @@ def require(fits: bool, name: str, value: object, rule: str) -> None:
         raise UsageError(f"{name} is {value}; it must {rule}")
 
 
+class Selection(NamedTuple):
+    """The nodes that may be changed, by patterns of their names.
+
+    >>> Selection(nodes=("enc/*",), skip=("*head",)).includes("enc/head")
+    False
+
+    Attributes:
+        nodes: these nodes; every node if there is no pattern.
+        skip: but not these.
+    """
+
+    nodes: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+
+    def includes(self, name: str) -> bool:
+        """Check whether a node may be changed."""
+        is_named = not self.nodes or any(fnmatchcase(name, pattern) for pattern in self.nodes)
+        return is_named and not any(fnmatchcase(name, pattern) for pattern in self.skip)
+
+
+EVERYTHING = Selection()
+
+
 @dataclass(frozen=True, kw_only=True)
 class FoldOptions:
     """Options that decide which layers are folded, how far and in which form.
@@ -251,6 +275,11 @@ class FoldOptions:
         require(self.max_channels >= 1, "max_channels", self.max_channels, "be at least 1")
         if isinstance(self.axis, int) and self.axis not in (0, 2, 3, 4):
             raise UsageError(f"axis {self.axis}: a Conv input folds along 0, 2, 3 or 4")
+
+    @property
+    def selection(self) -> Selection:
+        """The nodes that may be changed."""
+        return Selection(self.nodes, self.skip)
 
     @property
     def is_measured(self) -> bool:

@@ -95,8 +95,7 @@ def optimize(
             return Delivery(report)
         return target.send(decided, rewriting, report)
 
-    decided, delivery = deliver(model, decided, send)
-    return _result(decided, delivery)
+    return deliver(model, decided, send)
 
 
 def apply(
@@ -178,7 +177,7 @@ def _without_saturating_forms(
 
 def deliver(
     model: Model, decided: Decided, send: Callable[[Decided, Rewriting], Delivery]
-) -> tuple[Decided, Delivery]:
+) -> Result:
     """Rewrite a model and send it, without the folds that its proof does not show.
 
     Args:
@@ -186,15 +185,16 @@ def deliver(
         decided: what was decided for it.
         send: carries a rewriting out, and delivers the new model if it passes its checks.
 
-    Returns:
-        What was decided, without the folds that were left out; the last delivery.
+    Raises:
+        CheckFailedError: a model in memory is not equal to its original.
+        UnverifiedError: a model in memory cannot be shown to be equal.
     """
     while True:
         rewriting = rewrite(decided.reading, decided.draft.forms, decided.runtime)
         delivery = send(decided, rewriting)
         refusals = _unproved_layers(rewriting, delivery.proof)
         if not refusals:
-            return decided, delivery
+            return _result(decided, delivery)
         progress(Step(f"leaving out {len(refusals)} folds that cannot be proved"))
         decided = decided.without(refusals, model)
 
@@ -223,6 +223,7 @@ def _unproved_layers(rewriting: Rewriting, proof: Proof | None) -> Mapping[NodeN
 
 
 def _result(decided: Decided, delivery: Delivery) -> Result:
+    """Return the result of the last delivery, or raise why a model in memory is not given back."""
     if delivery.error is not None:
         raise delivery.error
     return Result(delivery.model, decided.plan, delivery.report)

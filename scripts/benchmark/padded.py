@@ -36,7 +36,7 @@ def pad_channels(model: Path, out: Path, shapes: Shapes) -> int:
     loaded = load(model)
     options = FoldOptions(input_shapes=(shapes,), max_flops_growth=1e9, max_bytes_growth=1e9)
     reading = Reading.of(loaded, Draft.unchanged(options))
-    forms = forms_of(decisions_of(reading, options, choose))
+    forms = forms_of(decisions_of(reading, options.selection, choose))
     with rewrite(reading, forms).written(out) as file:
         file.publish()
     return len(forms)

@@ -11,10 +11,9 @@ from tests.small_models import build
 from widthfold_onnx.decide.decisions import (
     decisions_of,
     forms_of,
-    is_selected,
 )
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.options import FoldOptions, Selection
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.form import Answer, Form
 from widthfold_onnx.rules.layers import Layer
@@ -46,12 +45,12 @@ def model() -> onnx.ModelProto:
 def test_patterns_select_and_skip(
     name: str, nodes: tuple[str, ...], skip: tuple[str, ...], selected: bool
 ) -> None:
-    assert is_selected(name, FoldOptions(nodes=nodes, skip=skip)) == selected
+    assert Selection(nodes, skip).includes(name) == selected
 
 
 def test_every_site_is_decided_in_graph_order(model: onnx.ModelProto) -> None:
     options = FoldOptions(factor=4, skip=("b",))
-    decisions = decisions_of(read(model, options), options, choose)
+    decisions = decisions_of(read(model, options), options.selection, choose)
     assert [(d.site.name, d.layer is None) for d in decisions] == [("b", True), ("a", False)]
     skipped, folded = (decision.answer for decision in decisions)
     assert isinstance(skipped, Refusal)
@@ -65,11 +64,11 @@ def test_a_pattern_without_a_site_is_an_error(
 ) -> None:
     options = FoldOptions(factor=4, **changes)
     with pytest.raises(UsageError, match=r"no layer is named '(relu|c\*)'; `inspect` lists them"):
-        decisions_of(read(model, options), options, choose)
+        decisions_of(read(model, options), options.selection, choose)
 
 
 def test_refused_layers_have_no_form(model: onnx.ModelProto) -> None:
     reading = read(model, OPTIONS)
-    forms = forms_of(decisions_of(reading, OPTIONS, choose))
+    forms = forms_of(decisions_of(reading, OPTIONS.selection, choose))
     assert forms.keys() == {("", "a"), ("", "b")}
-    assert forms_of(decisions_of(reading, OPTIONS, lambda layer: LATER)) == {}
+    assert forms_of(decisions_of(reading, OPTIONS.selection, lambda layer: LATER)) == {}

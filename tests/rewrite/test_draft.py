@@ -28,7 +28,7 @@ def drafted(model: onnx.ModelProto) -> tuple[Reading, Draft]:
     draft = Draft.unchanged(OPTIONS)
     reading = Reading.of(Model(model, None), draft)
     forms = {}
-    for site, layer in read_sites(reading, OPTIONS):
+    for site, layer in read_sites(reading):
         assert isinstance(layer, Layer)
         form = preferred_form(layer, OPTIONS)
         assert isinstance(form, Form)

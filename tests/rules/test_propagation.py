@@ -238,7 +238,7 @@ def lifted(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with every Conv lifted, which only `auto` does."""
     document = Document(model, None, OPERATORS)
     chosen = []
-    for _, layer in read_sites(Reading(document), FoldOptions()):
+    for _, layer in read_sites(Reading(document)):
         assert isinstance(layer, Layer)
         ((_, form),) = conv_forms(layer, FoldOptions(), (1, 1), lift=1)
         assert isinstance(form, Form)

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.linking import NodeName
-from widthfold_onnx.options import FoldOptions, NonFinite
+from widthfold_onnx.options import EVERYTHING, FoldOptions, NonFinite, Selection
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.padding import PaddableChains, paddable_chains
 from widthfold_onnx.rewrite.reading import ALREADY_FOLDED, Reading
@@ -39,12 +39,12 @@ class Decision:
         return self.site.node_name
 
 
-def decisions_of(reading: Reading, options: FoldOptions, choose: Choose) -> list[Decision]:
+def decisions_of(reading: Reading, selection: Selection, choose: Choose) -> list[Decision]:
     """Return one decision for every site of the model, in graph order.
 
     Args:
         reading: the model.
-        options: which sites.
+        selection: the sites that are read.
         choose: returns the form or refusal of a site that can be read.
 
     Raises:
@@ -54,23 +54,25 @@ def decisions_of(reading: Reading, options: FoldOptions, choose: Choose) -> list
         Decision(site, None, layer)
         if isinstance(layer, Refusal)
         else Decision(site, layer, choose(layer))
-        for site, layer in read_sites(reading, options)
+        for site, layer in read_sites(reading, selection)
     ]
 
 
-def read_sites(reading: Reading, options: FoldOptions) -> Iterator[tuple[Site, Layer | Refusal]]:
+def read_sites(
+    reading: Reading, selection: Selection = EVERYTHING
+) -> Iterator[tuple[Site, Layer | Refusal]]:
     """Yield every site in graph order, read or refused.
 
     Raises:
         UsageError: a node pattern matches no site, or an assumed input shape does not fit.
     """
-    for pattern in (*options.nodes, *options.skip):
+    for pattern in (*selection.nodes, *selection.skip):
         if not any(fnmatchcase(site.name, pattern) for site in reading.sites):
             raise UsageError(f"no layer is named {quoted(pattern)}; `inspect` lists them")
     for site in reading.sites:
         if reading.is_folded:
             yield site, ALREADY_FOLDED
-        elif not is_selected(site.name, options):
+        elif not selection.includes(site.name):
             yield site, Refusal(Code.NOT_SELECTED, "left alone by --nodes or --skip")
         else:
             yield site, reading.layer(site)
@@ -96,12 +98,6 @@ def selected_chains(reading: Reading, options: FoldOptions, multiple: int) -> Pa
     selected = [
         chain
         for chain in every_chain.chains
-        if all(is_selected(layer.node, options) for layer in chain.layers)
+        if all(options.selection.includes(layer.node) for layer in chain.layers)
     ]
     return replace(every_chain, chains=selected)
-
-
-def is_selected(name: str, options: FoldOptions) -> bool:
-    """Check whether the options let a node be changed."""
-    is_named = not options.nodes or any(fnmatchcase(name, p) for p in options.nodes)
-    return is_named and not any(fnmatchcase(name, p) for p in options.skip)

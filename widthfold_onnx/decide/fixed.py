@@ -53,7 +53,7 @@ def decide_fixed(
         reading = Reading.of(model, draft)
         is_padded, reason = bool(paddable.chains), unpaddable(options)
         padding = padding_report(paddable, is_padded=is_padded, reason=reason)
-    decisions = decisions_of(reading, options, partial(preferred_form, options=options))
+    decisions = decisions_of(reading, options.selection, partial(preferred_form, options=options))
     hints = Hints(reading, options, size_finder)
     sites = [site_report(decision, hints.of(decision)) for decision in decisions]
     name = "strides" if options.form is FormName.STRIDES else f"factor {options.factor}"

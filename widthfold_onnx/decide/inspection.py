@@ -79,7 +79,7 @@ def inspect_model(
         nodes=len(loaded.proto.graph.node),
         sites=[
             _site(decision, reading, hints.of(decision), options)
-            for decision in decisions_of(reading, options, choose)
+            for decision in decisions_of(reading, options.selection, choose)
         ],
         companions=companion_reports(matches, options.active_companions, LEFT_ALONE),
         padding=padding_report(paddable, is_padded=False) if paddable.chains else None,

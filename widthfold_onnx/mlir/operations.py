@@ -197,7 +197,9 @@ def decide(linalg_ops: Sequence[LinalgOp], options: FoldOptions) -> list[Decisio
             return Refusal(Code.UNKNOWN_EXTENT, "the fold needs a guard, and no module has one")
         return answer
 
-    return decisions_of(Reading(Document(_model(linalg_ops), None, OPERATORS)), options, choose)
+    return decisions_of(
+        Reading(Document(_model(linalg_ops), None, OPERATORS)), options.selection, choose
+    )
 
 
 def _model(linalg_ops: Sequence[LinalgOp]) -> onnx.ModelProto:

@@ -80,7 +80,7 @@ class Layers:
         measured: dict[NodeName, Layer] = {}
         forms: dict[object, list[Form]] = {}
         nodes: dict[Node, str] = {}
-        for _, layer in read_sites(reading, options):
+        for _, layer in read_sites(reading, options.selection):
             if isinstance(layer, Refusal):
                 continue
             name = layer.node_name

@@ -37,8 +37,7 @@ def foldable_axes(rank: int) -> tuple[str, ...]:
 
 
 def conv_layer(model: onnx.ModelProto) -> ConvLayer:
-    options = FoldOptions(factor=2)
-    ((_, layer),) = read_sites(Reading.of(Model(model, None), Draft()), options)
+    ((_, layer),) = read_sites(Reading.of(Model(model, None), Draft()))
     assert isinstance(layer, ConvLayer)
     return layer
 
@@ -216,7 +215,7 @@ def test_rows_of_a_product_are_no_axis_and_have_no_strides(options: dict, count:
         """<ir_version: 8, opset_import: ["" : 17]>
         g (float[2,8,3] x) => (float[2,8,5] y) <float[3,5] w> { y = MatMul (x, w) }"""
     )
-    ((_, layer),) = read_sites(Reading.of(Model(model, None), Draft()), FoldOptions())
+    ((_, layer),) = read_sites(Reading.of(Model(model, None), Draft()))
     assert isinstance(layer, ProductLayer)
     assert len(list(forms_at_factor(layer, FoldOptions(**options)))) == count
     if "factor" in options:

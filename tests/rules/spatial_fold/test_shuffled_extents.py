@@ -112,7 +112,7 @@ def test_groups_that_lie_apart_are_no_pixel_shuffle() -> None:
     every: list[Form] = []
     decisions_of(
         read(model, options),
-        options,
+        options.selection,
         lambda layer: every.extend(sub_pixels(layer)) or Refusal(Code.NO_GAIN, "later"),
     )
     assert every

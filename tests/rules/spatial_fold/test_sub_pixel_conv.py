@@ -46,7 +46,7 @@ def in_sub_pixels(model: onnx.ModelProto, options: FoldOptions) -> list[onnx.Mod
         forms.extend(sub_pixels(layer, options))
         return forms[0]
 
-    decisions_of(read(model, options), options, first)
+    decisions_of(read(model, options), options.selection, first)
     return [rewritten(model, options, lambda layer, form=form: form) for form in forms[:SMALLEST]]
 
 
@@ -66,7 +66,7 @@ def test_a_description_tells_the_tiles_of_both_sides(
 
     steps = 2 if tiles[0] == 1 else 1
     model = conv_model([1, 2, 1, 32], (3, 2, 1, 5), strides=[1, steps], pads=[0, 2, 0, 2])
-    decisions_of(read(model, OPTIONS), OPTIONS, first)
+    decisions_of(read(model, OPTIONS), OPTIONS.selection, first)
     (pattern,) = records[0].axes
     assert (pattern.axis, pattern.out_tile, pattern.in_tile) == ("width", *tiles)
     assert (pattern.original_kernel, pattern.kernel, pattern.stride) == (5, kernel, stride)
@@ -202,7 +202,7 @@ def test_an_open_extent_is_guarded(stride: int, axis: AxisName) -> None:
         guarded.extend((form.spec.axis, bool(guard_conditions(layer, form))) for form in forms)
         return Refusal(Code.NOT_SELECTED, "only counted")
 
-    decisions_of(read(model, options), options, none)
+    decisions_of(read(model, options), options.selection, none)
     assert all(has_guard for axis, has_guard in guarded if "width" in axis)
     assert guarded or axis is not AxisName.AUTO
 
@@ -256,7 +256,7 @@ def test_what_is_carried_opens_with_the_conv_or_not_at_all(dims, assumed, kernel
         forms.extend(every_form(layer, options))
         return forms[0]
 
-    decisions_of(read(model, options), options, first)
+    decisions_of(read(model, options), options.selection, first)
     assert len(forms) >= 30
     cases = []
     for shape in (assumed, *others):

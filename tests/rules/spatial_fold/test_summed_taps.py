@@ -28,7 +28,7 @@ def summed(
 ) -> tuple[Document, Layer, Form | None]:
     """The first layer of a copy of a model, and its form."""
     reading = read(model, options)
-    ((_, layer), *_) = read_sites(reading, options)
+    ((_, layer), *_) = read_sites(reading)
     assert isinstance(layer, Layer)
     forms = [form for form in every_form(layer, options) if form.fold.summed]
     assert len(forms) <= 1

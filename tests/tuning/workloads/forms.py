@@ -55,7 +55,7 @@ LAYERS = {
 
 
 def only_layer(model: onnx.ModelProto, fold: FoldOptions = FOLD) -> Layer:
-    ((_, layer),) = read_sites(read(model, fold), fold)
+    ((_, layer),) = read_sites(read(model, fold))
     assert isinstance(layer, Layer)
     return layer
 

@@ -51,7 +51,7 @@ LAYERS = (
 def layers() -> Iterator[tuple[Layer, Form]]:
     """A layer of every family, in all its forms."""
     for model in LAYERS:
-        for _, layer in read_sites(read(model, FOLD), FOLD):
+        for _, layer in read_sites(read(model, FOLD)):
             assert isinstance(layer, Layer)
             yield from ((layer, form) for form in every_form(layer, FOLD))
 

@@ -77,7 +77,7 @@ def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_form_is_made_again_from_its_spec(name: str) -> None:
-    ((_, layer),) = read_sites(read(LAYERS[name].model(), fold_of(name)), fold_of(name))
+    ((_, layer),) = read_sites(read(LAYERS[name].model(), fold_of(name)))
     assert isinstance(layer, Layer)
     for form in every_form(layer, fold_of(name)):
         again = form_of(layer, form.spec, fold_of(name))

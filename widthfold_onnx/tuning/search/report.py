@@ -43,7 +43,9 @@ NEGLIGIBLE = "by prediction it can save too little of the model's time"
 def decided(session: SearchSession, draft: SearchDraft) -> Decided:
     """Return the draft with the outcomes of all layers, and the origin of its plan."""
     reading, options = session.read(draft), session.fold_options
-    decisions = decisions_of(reading, options, lambda layer: _answer(session, draft, layer))
+    decisions = decisions_of(
+        reading, options.selection, lambda layer: _answer(session, draft, layer)
+    )
     hints = Hints(
         reading, options, size_finder_of(session.model.path, session.search_options.cases)
     )

@@ -72,7 +72,7 @@ class SearchSession:
 
     def forms(self, draft: Draft, choose: Choose) -> dict[NodeName, Form]:
         """Return the forms that a function chooses for the layers of the model under a draft."""
-        return forms_of(decisions_of(self.read(draft), self.fold_options, choose))
+        return forms_of(decisions_of(self.read(draft), self.fold_options.selection, choose))
 
     def subject(self, shapes: Shapes) -> str:
         """Return the name of the model in the store: its content and inputs, at these shapes."""

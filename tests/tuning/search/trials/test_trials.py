@@ -82,7 +82,7 @@ def draft(proto: ModelProto, *names: str) -> SearchDraft:
     options = FoldOptions(factor=2, axis="width", nodes=names)
     unchanged = SearchDraft.unchanged(options)
     reading = Reading.of(Model(proto, None), unchanged)
-    decisions = decisions_of(reading, options, partial(preferred_form, options=options))
+    decisions = decisions_of(reading, options.selection, partial(preferred_form, options=options))
     forms = {d.name: d.answer for d in decisions if isinstance(d.answer, Form)}
     assert len(forms) == (len(names) or len(decisions))
     return unchanged.with_forms(forms)
