@@ -53,7 +53,7 @@ from benchmark.gpu import check_conv, is_gpu
 from benchmark.history import Commit, append, draw_history, history
 from benchmark.kept import BENCHMARKS, Kept, Machine, Task, default_out
 from benchmark.measuring import measure
-from benchmark.report import Suite, columns, draw, read, table
+from benchmark.report import Cell, Suite, columns, draw, read, table
 from make_models import write
 from nets import layers, published_layers
 
@@ -161,9 +161,13 @@ def run(arguments: argparse.Namespace, names: Sequence[str]) -> Path:
             )
             is_layer = SUITES[task.suite].are_layers
             suites[task.suite].begin(task)
-            row, forms = measure(task.model, search, arguments.budget, is_layer=is_layer)
-            if machine.device:  # else every model behind a lost device would fail
-                isolated(check_conv, machine.options)
+            try:
+                row, forms = measure(task.model, search, arguments.budget, is_layer=is_layer)
+            except WidthfoldError as error:  # the model does not run: the others may
+                cells = {name: Cell(note=str(error)) for name in columns(arguments.provider)}
+                row, forms = task.row(cells), []
+            if machine.device and not any(cell.ratio for cell in row.cells.values()):
+                isolated(check_conv, machine.options)  # behind a lost device all would fail
             suites[task.suite].add(task, row, forms)
             append(out, code, machine.where(), row)
             print(table([row], columns(arguments.provider))[-1], flush=True)

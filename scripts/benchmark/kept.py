@@ -12,7 +12,7 @@ import msgspec
 
 from benchmark.gpu import ceilings, check_conv, is_gpu, name_of
 from benchmark.ranking import Compared, rank_correlation
-from benchmark.report import Ranks, Row, Suite, read
+from benchmark.report import Cell, Ranks, Row, Suite, read
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.results import Environment
@@ -33,7 +33,11 @@ class Task(NamedTuple):
 
     def __str__(self) -> str:
         """Name its row."""
-        return str(Row(model=self.model.stem, layers=0, threads=self.threads))
+        return str(self.row({}))
+
+    def row(self, cells: dict[str, Cell]) -> Row:
+        """The row without what only a measurement tells."""
+        return Row(model=self.model.stem, layers=0, threads=self.threads, cells=cells)
 
 
 class Kept:
