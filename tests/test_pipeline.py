@@ -173,24 +173,31 @@ def test_what_was_just_folded_is_proved_and_compared_as_verify_does(
         assert getattr(DeliveryOptions(), field) == getattr(VerifyOptions(), field)
 
 
-@pytest.mark.parametrize("changed", ["m.onnx", "out.onnx"])
+@pytest.mark.parametrize("changed", ["m.onnx", "out.onnx", "m.data", "out.data"])
 def test_proof_and_values_are_of_the_same_bytes(changed: str, tmp_path: Path) -> None:
-    """A build writes another model between the proof and the comparison of outputs."""
-    model, other = build(LAYER), build(LAYER)
-    model.producer_name, other.producer_name = "first", "other"
-    paths = [save(model, tmp_path / name) for name in ("m.onnx", "out.onnx")]
+    """A build writes as many other bytes between proof and comparison, and restores the date."""
+    for name in ("m", "out"):
+        model = build(LAYER)
+        model.producer_name = "first"
+        data = {"location": f"{name}.data", "size_threshold": 0}
+        onnx.save(model, tmp_path / f"{name}.onnx", save_as_external_data=True, **data)
 
     def build_meanwhile(step: Step) -> None:
         if step.text.startswith("out.onnx, level disabled"):  # the proof was before
-            status = (tmp_path / changed).stat()
-            save(other, tmp_path / changed)
-            os.utime(tmp_path / changed, ns=(status.st_atime_ns, status.st_mtime_ns))
-            assert (tmp_path / changed).stat().st_size == status.st_size
+            file = tmp_path / changed
+            content, status = file.read_bytes(), file.stat()
+            is_model = file.suffix == ".onnx"
+            last = bytes([content[-1] ^ 1])
+            file.write_bytes(
+                content.replace(b"first", b"other") if is_model else content[:-1] + last
+            )
+            os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+            assert file.stat().st_size == status.st_size
 
-    old, new = map(load, paths)
+    old, new = load(tmp_path / "m.onnx"), load(tmp_path / "out.onnx")
     options = VerifyOptions(provider=Provider.CPU, seeds=1, timing=False)
     assert verification_of(old, new, options).verdict == "pass"
-    error = f"^{changed} was changed in the meantime$"
+    error = f"^{Path(changed).stem}.onnx was changed in the meantime$"
     with progress_to(build_meanwhile), pytest.raises(InvalidModelError, match=error):
         verification_of(old, new, options)
 
