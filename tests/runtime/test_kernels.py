@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from onnx import parser
 
@@ -10,8 +11,11 @@ from tests.rewrite.quantized import convs
 from tests.rewrite.quantized.convs import Case
 from tests.running import run
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime import kernels
 from widthfold_onnx.runtime.kernels import u8s8_error
+from widthfold_onnx.runtime.provider_traits import Level
+from widthfold_onnx.runtime.settings import Setting
 
 
 @pytest.mark.parametrize("slopes", ["float[3,1] s = {0.5, 0.25, 2.0}", "float s = {0.5}"])
@@ -65,3 +69,25 @@ def test_weights_of_seven_bits_are_exact() -> None:
 
 def test_it_is_known_in_steps_of_a_byte() -> None:
     assert 0 <= u8s8_error() <= 200
+
+
+@pytest.mark.parametrize(
+    ("provider", "dtype", "extent"),
+    [
+        (Provider.CPU, onnx.TensorProto.FLOAT, 512),
+        (Provider.CUDA, onnx.TensorProto.FLOAT16, 4096),
+        (Provider.TENSORRT, onnx.TensorProto.FLOAT16, 4096),
+    ],
+)
+def test_the_peak_of_a_gpu_is_that_of_a_large_product_in_float16(
+    monkeypatch: pytest.MonkeyPatch, provider: Provider, dtype: int, extent: int
+) -> None:
+    def seconds(model: onnx.ModelProto, setting: Setting) -> float:
+        seen = model.graph.input[0].type.tensor_type
+        assert seen.elem_type == dtype
+        assert [dim.dim_value for dim in seen.shape.dim] == [extent] * 2
+        return 1e-3
+
+    monkeypatch.setattr(kernels, "_shortest", seconds)
+    setting = Setting(Level.ALL, RuntimeOptions(provider=provider))
+    assert kernels.peak_speed(setting) == 2 * extent**3 / 1e-3

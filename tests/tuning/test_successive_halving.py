@@ -83,7 +83,7 @@ def raced(monkeypatch: pytest.MonkeyPatch):
             successive_halving, "time", SimpleNamespace(perf_counter=lambda: track.now)
         )
         monkeypatch.setattr(successive_halving, "clock_of", lambda options: track.clock)
-        monkeypatch.setattr(successive_halving, "multiply_speed", lambda setting: PEAK)
+        monkeypatch.setattr(successive_halving, "peak_speed", lambda setting: PEAK)
         monkeypatch.setattr(successive_halving, "random_run", track.random_run)
         monkeypatch.setattr(successive_halving, "model_in_form", model_in_form)
         workloads = [workload(own, *forms, macs=macs) for own, *forms in layers]
@@ -307,7 +307,7 @@ def test_options_of_sessions_reach_every_layer(monkeypatch: pytest.MonkeyPatch) 
     from tests.small_models import conv
     from tests.tuning.workloads.tool import workload_of
 
-    monkeypatch.setattr(successive_halving, "multiply_speed", lambda setting: 1e12)
+    monkeypatch.setattr(successive_halving, "peak_speed", lambda setting: 1e12)
     monkeypatch.setattr(settings, "open_session", open_session)
     chosen = {"session.disable_prepacking": "1"}
     options = replace(

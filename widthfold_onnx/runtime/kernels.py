@@ -6,8 +6,9 @@
   `vpmaddubsw`). Weights of 7 bits cannot reach that, as 2 * 255 * 64 < 2**15. Kernels of two signed
   or two unsigned types compute exactly.
 * `multiply_speed`, `copy_speed`: operations a second of a matrix product, and bytes a second of a
-  copy. `auto` runs no form whose arithmetic alone takes too long; `verify` reports how near a node
-  comes to these speeds.
+  copy. `verify` reports how near a node comes to these speeds.
+* `peak_speed`: operations a second of the fastest product. `auto` runs no form whose arithmetic
+  alone takes too long at that speed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import onnx
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.clock import clock_of, seconds_of
-from widthfold_onnx.runtime.provider_traits import Level
+from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.runtime.providers import model_of
 from widthfold_onnx.runtime.session import open_session
 from widthfold_onnx.runtime.settings import Setting, random_run
@@ -91,6 +92,17 @@ def multiply_speed(setting: Setting, dtype: str = "float", extent: int = 512) ->
     a, b, y = (f"{kind}[{extent}, {extent}]" for kind in types)
     product = model_of(f"product ({a} a, {b} b) => ({y} y) {{ y = {op}(a, b) }}")
     return 2 * extent**3 / _shortest(product, setting)
+
+
+def peak_speed(setting: Setting) -> float:
+    """Return the operations per second that no layer exceeds much.
+
+    On a GPU these are of a large product in float16: a small one takes as long as its launch, and
+    float32 does half of that.
+    """
+    if traits_of(setting.options.provider).device == "nvidia":
+        return multiply_speed(setting, "float16", 4096)
+    return multiply_speed(setting)
 
 
 def copy_speed(setting: Setting, size: int) -> float:

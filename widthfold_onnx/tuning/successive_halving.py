@@ -21,7 +21,7 @@ import numpy as np
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.runtime.clock import Run, Times, clock_of, in_turn
-from widthfold_onnx.runtime.kernels import multiply_speed
+from widthfold_onnx.runtime.kernels import peak_speed
 from widthfold_onnx.runtime.session import resolved
 from widthfold_onnx.runtime.settings import fixed_feeds, random_run
 from widthfold_onnx.tuning.effort import RaceOptions
@@ -98,7 +98,7 @@ def race(
         UnverifiedError: the runtime cannot be used, or does not run a layer as it is.
     """
     resolved(options.setting.options)  # else the first layer would seem not to run
-    peak = multiply_speed(options.setting) if any(w.forms for w in workloads) else math.inf
+    peak = peak_speed(options.setting) if any(w.forms for w in workloads) else math.inf
     end = time.perf_counter() + seconds
     for index, workload in enumerate(workloads):
         if index and time.perf_counter() > end:
