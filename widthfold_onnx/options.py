@@ -435,13 +435,39 @@ class RuntimeOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyOptions(RuntimeOptions):
+class TimingOptions(RuntimeOptions):
+    """Options with which whole models are timed.
+
+    Attributes:
+        seeds: how many random input sets are compared; five cover all distributions. 0 takes the
+            stored inputs alone, for times, too.
+        input_shapes: sizes for dimensions that the model leaves open; all of them are compared,
+            proved and timed.
+        time_budget: seconds that timing may take.
+
+    Raises:
+        UsageError: a number out of its range.
+    """
+
+    seeds: int = 5
+    input_shapes: Sizes = ANY_SIZE
+    time_budget: float = 10.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "input_shapes", sizes_of(self.input_shapes))
+        if self.seeds > MAX_SEEDS:
+            raise UsageError(f"seeds is {self.seeds}; at most {MAX_SEEDS} are compared")
+        if self.seeds < (0 if self.inputs else 1):
+            raise UsageError(f"seeds is {self.seeds}; without inputs it must be at least 1")
+        require(self.time_budget > 0, "time-budget", self.time_budget, "be above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions(TimingOptions):
     """Options for `verify`, and for the check of a model that was just folded.
 
     Attributes:
-        seeds: how many random input sets are compared; five cover all distributions.
-        input_shapes: sizes for dimensions that the model leaves open; all of them are compared,
-            proved and timed.
         tolerance: what counts as equal.
         truth_work: most work for the truth, runs of the original in float64, in millions of
             elements that its nodes compute (`evidence.parity.truth`); 0 leaves it out.
@@ -450,7 +476,6 @@ class VerifyOptions(RuntimeOptions):
         needs_proof: do not pass an unproved result, as a model that was just folded must be: a fold
             rounds nothing. Else what cannot be proved is left to the comparison of outputs.
         timing: time both models in alternating pairs.
-        time_budget: seconds that timing may take.
         baseline: JSON report of an earlier `verify`; `fail_under` then judges the speed-up / that.
         fail_under: least original / rewritten; the verdict is fail where the speed-up is below it
             beyond noise, unverified where that is not known; None asks nothing
@@ -460,28 +485,19 @@ class VerifyOptions(RuntimeOptions):
         UsageError: a number out of its range, or `fail_under` without a timing to judge.
     """
 
-    seeds: int = 5
-    input_shapes: Sizes = ANY_SIZE
     tolerance: Tolerance = field(default_factory=Tolerance)
     truth_work: float = 300.0
     freeze_weights: bool = False
     needs_proof: bool = False
     timing: bool = True
-    time_budget: float = 10.0
     baseline: Path | None = None
     fail_under: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "input_shapes", sizes_of(self.input_shapes))
-        if self.seeds > MAX_SEEDS:
-            raise UsageError(f"seeds is {self.seeds}; at most {MAX_SEEDS} are compared")
-        if self.seeds < (0 if self.inputs else 1):
-            raise UsageError(f"seeds is {self.seeds}; without inputs it must be at least 1")
         in_range = 0 <= self.truth_work <= MAX_TRUTH_WORK
         rule = f"lie in 0..{MAX_TRUTH_WORK:.0f} million elements"
         require(in_range, "truth-work", self.truth_work, rule)
-        require(self.time_budget > 0, "time-budget", self.time_budget, "be above 0")
         least = 1.0 if self.fail_under is None else self.fail_under
         require(0 < least < math.inf, "fail-under", least, "be a number above 0")
         for name, value in (("a baseline", self.baseline), ("fail-under", self.fail_under)):

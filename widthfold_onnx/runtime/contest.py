@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.options import Shapes, TimingOptions
 from widthfold_onnx.progress import Step, progress
 from widthfold_onnx.results import GpuState
 from widthfold_onnx.runtime.child import isolated
@@ -94,7 +94,7 @@ class Contest:
         pairing: the result of the paired timing.
     """
 
-    options: VerifyOptions
+    options: TimingOptions
     inputs: Rotation
     choice: SettingChoice
     processes: Sequence[Process]
@@ -104,7 +104,7 @@ class Contest:
 def hold_contest(
     original: Path,
     rewritten: Path,
-    options: VerifyOptions,
+    options: TimingOptions,
     shapes: Shapes | None = None,
     *,
     decides: bool = False,

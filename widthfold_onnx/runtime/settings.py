@@ -20,7 +20,7 @@ from typing import Self
 import numpy as np
 import onnx
 
-from widthfold_onnx.options import RuntimeOptions, Shapes, VerifyOptions
+from widthfold_onnx.options import RuntimeOptions, Shapes, TimingOptions
 from widthfold_onnx.runtime.clock import Clock, Run, Times, clock_of, in_turn, warm_up
 from widthfold_onnx.runtime.inputs.feeds import Distribution, random_feeds
 from widthfold_onnx.runtime.inputs.input_sets import Rotation, timed_inputs
@@ -175,13 +175,13 @@ class OpenModels:
     """
 
     files: Sequence[Path]
-    options: VerifyOptions
+    options: TimingOptions
     settings: Sequence[Setting]
     sessions: Sequence[Sequence[Session]]
     opening: float
 
     @classmethod
-    def of(cls, files: Sequence[Path], options: VerifyOptions, level: Level | None = None) -> Self:
+    def of(cls, files: Sequence[Path], options: TimingOptions, level: Level | None = None) -> Self:
         """Open models.
 
         Args:
@@ -288,7 +288,7 @@ class SettingTimes:
 
 def choose_settings(
     models: Models,
-    options: VerifyOptions,
+    options: TimingOptions,
     shapes: Shapes | None,
     seconds: float,
     level: Level | None,

@@ -22,7 +22,7 @@ from widthfold_onnx.evidence.timing.profile import (
     profile,
 )
 from widthfold_onnx.model.loader import LoadedModel
-from widthfold_onnx.options import Shapes, Sizes, VerifyOptions
+from widthfold_onnx.options import Shapes, Sizes, TimingOptions
 from widthfold_onnx.progress import Step, progress
 from widthfold_onnx.results import Gain, Gpu, Side, SizeGain, Timing
 from widthfold_onnx.runtime.clock import clock_name
@@ -43,7 +43,7 @@ Seconds = npt.NDArray[np.float64]
 def time_models(
     original: LoadedModel,
     rewritten: LoadedModel,
-    options: VerifyOptions,
+    options: TimingOptions,
     sizes: Sizes,
     *,
     load: float,

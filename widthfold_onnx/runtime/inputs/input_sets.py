@@ -12,7 +12,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from widthfold_onnx.errors import GivenUpError, UnverifiedError
-from widthfold_onnx.options import Provider, Shapes, Sizes, VerifyOptions
+from widthfold_onnx.options import Provider, Shapes, Sizes, TimingOptions, VerifyOptions
 from widthfold_onnx.runtime.inputs.cases import shown_values
 from widthfold_onnx.runtime.inputs.feeds import (
     Distribution,
@@ -201,7 +201,7 @@ class Rotation:
 def timed_inputs(
     session: Session,
     shapes: Shapes | None,
-    options: VerifyOptions,
+    options: TimingOptions,
     kind: Distribution = Distribution.NORMAL,
 ) -> Rotation:
     """Return the input sets that take turns.
@@ -239,7 +239,7 @@ def _random(session: Session, shapes: Shapes, kind: Distribution) -> list[Feeds]
     return _with_copies([first, *others], session.provider)
 
 
-def _stored(session: Session, options: VerifyOptions, shapes: Shapes | None) -> list[Feeds]:
+def _stored(session: Session, options: TimingOptions, shapes: Shapes | None) -> list[Feeds]:
     """Return the stored sets of these shapes, with copies until they exceed the last cache.
 
     Without shapes the shapes of the first set count.

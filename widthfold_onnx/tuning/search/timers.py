@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.options import Shapes, TimingOptions
 from widthfold_onnx.runtime.clock import clock_of
 from widthfold_onnx.runtime.contest import hold_contest
 from widthfold_onnx.runtime.inputs.feeds import Distribution
@@ -42,13 +42,13 @@ from widthfold_onnx.tuning.measurement import Measurement
 Results = Iterator[Sequence[Measurement | None]]
 """Measurements of candidates by size; None for a candidate that an earlier size has decided."""
 
-Timer = Callable[[VerifyOptions, Sequence[Shapes]], Results]
+Timer = Callable[[TimingOptions, Sequence[Shapes]], Results]
 """A function of this module, bound to its model files."""
 
 
 def send_each(
     timer: Timer,
-    options: VerifyOptions,
+    options: TimingOptions,
     sizes: Sequence[Shapes],
     *,
     send: Callable[[Sequence[Measurement | None]], None],
@@ -64,7 +64,7 @@ def send_each(
 def time_over_processes(
     original: Path,
     rewritten: Path,
-    options: VerifyOptions,
+    options: TimingOptions,
     sizes: Sequence[Shapes | None],
     *,
     level: Level | None = None,
@@ -88,7 +88,7 @@ def time_over_processes(
 def time_in_process(
     original: Path,
     rewritten: Path,
-    options: VerifyOptions,
+    options: TimingOptions,
     sizes: Sequence[Shapes],
     *,
     level: Level | None = None,
@@ -136,7 +136,7 @@ def time_in_turn(
     model: Path,
     others: Sequence[Path],
     kind: Distribution,
-    options: VerifyOptions,
+    options: TimingOptions,
     sizes: Sequence[Shapes],
     *,
     level: Level | None = None,
@@ -179,7 +179,7 @@ def time_in_turn(
 
 
 def time_levels(
-    model: Path, options: VerifyOptions, sizes: Sequence[Shapes]
+    model: Path, options: TimingOptions, sizes: Sequence[Shapes]
 ) -> Iterator[list[Measurement]]:
     """Time a model at both levels of the CPU against each other, in this process.
 
@@ -209,7 +209,7 @@ def _at_settings(measurement: Measurement, settings: Sequence[Setting], advice: 
 
 
 def ratios_in_turn(
-    sessions: Sequence[Session], inputs: Rotation, options: VerifyOptions
+    sessions: Sequence[Session], inputs: Rotation, options: TimingOptions
 ) -> list[Measurement]:
     """Time sessions in turn; return the time of each other session / time of the first.
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import Shapes, Sizes, VerifyOptions
+from widthfold_onnx.options import Shapes, Sizes, TimingOptions
 from widthfold_onnx.progress import Step, progress
 from widthfold_onnx.results import SpeedVerdict
 from widthfold_onnx.rewrite.draft import Draft
@@ -251,7 +251,7 @@ def _run(
         Whether the child lived; else the candidates are lost at the size at which it ended.
     """
     options = session.search_options.to(
-        VerifyOptions,
+        TimingOptions,
         time_budget=seconds * share,
         seeds=0 if session.search_options.inputs else 1,
     )
