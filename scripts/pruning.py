@@ -75,7 +75,7 @@ def raced(layers: Layers, seconds: float) -> dict[str, dict[Candidate, Measureme
             measurements[message.subject][message.candidate] = message.measurement
 
     how = SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH)
-    options = RaceOptions.at(Level.ALL, how, FoldOptions())
+    options = RaceOptions.at(Level.ALL, how)
     successive_halving.race(list(layers.workloads.values()), options, seconds, send=keep)
     return measurements
 

@@ -105,7 +105,7 @@ def test_the_functions_in_the_tables_of_contributing_exist() -> None:
 
 
 def unknown_names(text: str) -> list[str]:
-    """Return the names in backticks that no other file holds, such as `Trials.final`."""
+    """Return the names in backticks that no other file holds, such as `Layers.forms_of`."""
     sources = chain(PACKAGE.rglob("*.py"), TESTS.rglob("*.py"), TESTS.parent.glob("scripts/**/*"))
     files = [f for f in sources if f.is_file() and f != Path(__file__)]
     words = set(WORD.findall("\n".join(f.read_text(errors="replace") for f in files)))
@@ -118,7 +118,7 @@ CODE_NAME = re.compile(r"`(_?[A-Za-z]\w*(?:\.\w+)*)`")
 
 def test_the_names_in_contributing_exist() -> None:
     assert unknown_names(CONTRIBUTING) == []
-    assert unknown_names("`_Search.run` and `Trials.final`") == ["_Search.run"]
+    assert unknown_names("`_Search.run` and `Layers.forms_of`") == ["_Search.run"]
 
 
 def test_no_module_starts_a_child_in_a_test_that_is_not_about_children() -> None:

@@ -6,9 +6,10 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
-from tests.tuning.workloads.tool import FOLD
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Effort, Provider, SearchOptions
 from widthfold_onnx.rules.form import FormSpec
@@ -22,9 +23,15 @@ from widthfold_onnx.tuning.successive_halving import Start
 from widthfold_onnx.tuning.workloads import PredictedForm, Workload
 
 LOG = "WIDTHFOLD_TEST_LOG"
-OPTIONS = RaceOptions.at(
-    Level.ALL, SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH), FOLD
-)
+OPTIONS = RaceOptions.at(Level.ALL, SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH))
+
+
+@dataclass(frozen=True)
+class NamedForm:
+    """Stands in for a form that is used alone, so that it needs no layouts."""
+
+    spec: FormSpec | str
+    ends = SimpleNamespace(input_layout=None, output_layout=None)
 
 
 def workload(subject: str, *forms: str, macs: float = 1.0) -> Workload:
@@ -34,8 +41,7 @@ def workload(subject: str, *forms: str, macs: float = 1.0) -> Workload:
 
 
 def predicted_form(spec: FormSpec | str, macs: float, seconds: float) -> PredictedForm:
-    """A form that is used alone, so that it needs no layouts."""
-    return PredictedForm(spec, macs, seconds, None, None, 0.0)
+    return PredictedForm(NamedForm(spec), macs, seconds, 0.0)
 
 
 def bench(store: Store) -> Bench:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from widthfold_onnx.tuning.measurement import ABSENT_FORM, NO_TIME, OUT_OF_REACH, Measurement
+from widthfold_onnx.tuning.measurement import NO_TIME, OUT_OF_REACH, Measurement
 
 
 def measurement(**changes: object) -> Measurement:
@@ -56,7 +56,7 @@ def test_stored_numbers_are_checked_as_well() -> None:
         msgspec.json.decode(text, type=Measurement)
 
 
-@pytest.mark.parametrize("reason", [NO_TIME, OUT_OF_REACH, ABSENT_FORM])
+@pytest.mark.parametrize("reason", [NO_TIME, OUT_OF_REACH])
 def test_a_form_that_never_ran_is_skipped_and_a_form_that_failed_is_not(reason: str) -> None:
     assert Measurement.lost(reason).skipped
     assert not Measurement.lost(f"{reason}, it crashed").skipped

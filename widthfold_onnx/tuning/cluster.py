@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, Self
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import (
-    FoldOptions,
     Provider,
     RuntimeOptions,
     SearchOptions,
@@ -255,12 +254,9 @@ class ClusterPool:
 
     provider = Provider.CPU
 
-    def __init__(
-        self, cluster: Cluster, options: SearchOptions, fold_options: FoldOptions, store: Store
-    ) -> None:
+    def __init__(self, cluster: Cluster, options: SearchOptions, store: Store) -> None:
         self._cluster = cluster
         self._options = options
-        self._fold_options = fold_options
         self._store = store
         self.benches: list[Bench] = []
         self._queues: dict[Place, _Queue] = {}
@@ -307,7 +303,7 @@ class ClusterPool:
 
     def _queue(self, place: Place, workloads: Sequence[Workload], budget: Budget) -> _Queue:
         search_options = replace(self._options, provider=place.provider)
-        options = RaceOptions.at(Level.ALL, search_options, self._fold_options)
+        options = RaceOptions.at(Level.ALL, search_options)
         bench = Bench(options, self._store, place.machine)
         self.benches.append(bench)
         return _Queue(bench, bench.pending(workloads, budget.total))

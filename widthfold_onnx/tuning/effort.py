@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
+from widthfold_onnx.options import Effort, Provider, SearchOptions
 from widthfold_onnx.runtime.intervals import MIN_DIFFERENCE
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.settings import Setting
@@ -104,12 +104,10 @@ class RaceOptions:
     Attributes:
         setting: of every session.
         spending: how many forms run, and how often.
-        fold_options: limits of the forms.
     """
 
     setting: Setting
     spending: Spending
-    fold_options: FoldOptions
 
     @property
     def provider(self) -> Provider:
@@ -117,6 +115,6 @@ class RaceOptions:
         return self.setting.options.provider
 
     @classmethod
-    def at(cls, level: Level, options: SearchOptions, fold_options: FoldOptions) -> Self:
+    def at(cls, level: Level, options: SearchOptions) -> Self:
         """Return the options at a level."""
-        return cls(Setting(level, options), SPENDING[options.effort], fold_options)
+        return cls(Setting(level, options), SPENDING[options.effort])

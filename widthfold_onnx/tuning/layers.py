@@ -95,7 +95,7 @@ class Layers:
             if isinstance(cut_layer, Refusal):
                 subjects[name] = cut_layer
                 continue
-            key = cut_layer.subject, frozenset(form.spec for form in cut_layer.forms)
+            key = cut_layer.subject, frozenset(form.spec for form, _ in cut_layer.forms)
             cut_layers.setdefault(key, cut_layer)
             subjects[name] = nodes[layer.node] = cut_layer.subject
             measured[name] = layer

@@ -27,8 +27,7 @@ AS_IS = "as-is"
 
 NO_TIME = "no time was left"
 OUT_OF_REACH = "its multiply-adds alone would take longer"
-ABSENT_FORM = "it does not exist at these extents"
-SKIPPED = frozenset({NO_TIME, OUT_OF_REACH, ABSENT_FORM})
+SKIPPED = frozenset({NO_TIME, OUT_OF_REACH})
 """Reasons of forms that were never run; every other lost form was run, and failed."""
 
 

@@ -19,14 +19,12 @@ import msgspec
 import numpy as np
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.runtime.clock import Run, Times, clock_of, in_turn
 from widthfold_onnx.runtime.kernels import peak_speed
 from widthfold_onnx.runtime.session import resolved
 from widthfold_onnx.runtime.settings import fixed_feeds, random_run
 from widthfold_onnx.tuning.effort import RaceOptions
 from widthfold_onnx.tuning.measurement import (
-    ABSENT_FORM,
     AS_IS,
     NO_TIME,
     OUT_OF_REACH,
@@ -34,7 +32,7 @@ from widthfold_onnx.tuning.measurement import (
     CandidateResult,
     Measurement,
 )
-from widthfold_onnx.tuning.workloads import Workload, model_in_form
+from widthfold_onnx.tuning.workloads import PredictedForm, Workload, model_in_form
 
 HOPELESS_RATIO = 2.0
 """A form is not run again if it is this many times slower in its first pairs than the layer as it
@@ -134,8 +132,8 @@ class _Race:
     options: RaceOptions
     send: Send
     original: Run
-    times: dict[FormSpec, Times] = field(default_factory=dict)
-    hopeless: set[FormSpec] = field(default_factory=set)
+    times: dict[PredictedForm, Times] = field(default_factory=dict)
+    hopeless: set[PredictedForm] = field(default_factory=set)
 
     def run(self, peak: float, seconds: float) -> None:
         """Run every form, and the better ones again.
@@ -155,48 +153,46 @@ class _Race:
             elif self.times and time.perf_counter() - start > FIRST_SHARE * seconds:
                 reason = NO_TIME
             else:
-                reason = self._run(form.spec, spending.pairs)
+                reason = self._run(form, spending.pairs)
             if reason:
                 self._tell(form.spec, Measurement.lost(reason))
         for rung in spending.rungs:
-            running = [spec for spec in self.times if spec not in self.hopeless]
-            best_first = sorted(running, key=lambda spec: -_ratio(self.times[spec]))
-            for spec in best_first[: rung.forms]:
+            running = [form for form in self.times if form not in self.hopeless]
+            best_first = sorted(running, key=lambda form: -_ratio(self.times[form]))
+            for form in best_first[: rung.forms]:
                 if time.perf_counter() - start > seconds:
                     continue
-                if reason := self._run(spec, rung.pairs):  # such as a lack of memory
-                    del self.times[spec]
-                    self._tell(spec, Measurement.lost(reason))
-        for spec, pairs in self.times.items():
-            is_hopeless = spec in self.hopeless
+                if reason := self._run(form, rung.pairs):  # such as a lack of memory
+                    del self.times[form]
+                    self._tell(form.spec, Measurement.lost(reason))
+        for form, pairs in self.times.items():
+            is_hopeless = form in self.hopeless
             measurement = Measurement.of_times(*pairs)
-            self._tell(spec, msgspec.structs.replace(measurement, is_hopeless=is_hopeless))
+            self._tell(form.spec, msgspec.structs.replace(measurement, is_hopeless=is_hopeless))
 
     def _tell(self, candidate: Candidate, measurement: Measurement) -> None:
         self.send(CandidateResult(self.workload.subject, candidate, measurement))
 
-    def _run(self, spec: FormSpec, pairs: int) -> str:
+    def _run(self, form: PredictedForm, pairs: int) -> str:
         """Run a form; return why there is no result, "" if there is one."""
-        self.send(Start(self.workload.subject, spec))
-        model = model_in_form(self.workload, spec, self.options.fold_options)
-        if model is None:
-            return ABSENT_FORM
+        self.send(Start(self.workload.subject, form.spec))
+        model = model_in_form(self.workload, form.form)
         try:
-            form = random_run(model, self.options.setting)
-            if spec in self.times:
-                self.times[spec] = self._pairs(self._turns(form), pairs)
+            run = random_run(model, self.options.setting)
+            if form in self.times:
+                self.times[form] = self._pairs(self._turns(run), pairs)
             else:
-                self.times[spec] = self._first_times(spec, self._turns(form), pairs)
+                self.times[form] = self._first_times(form, self._turns(run), pairs)
         except UnverifiedError as error:
             return str(error)
         return ""
 
-    def _first_times(self, spec: FormSpec, turns: Iterator[list[float]], pairs: int) -> Times:
+    def _first_times(self, form: PredictedForm, turns: Iterator[list[float]], pairs: int) -> Times:
         """Run a form for the first time: a hopeless one in the first pairs only."""
         times = self._pairs(turns, FIRST_PAIRS)
         best = max(map(_ratio, self.times.values()), default=1.0)
         if HOPELESS_RATIO * _ratio(times) < max(best, 1.0):
-            self.hopeless.add(spec)
+            self.hopeless.add(form)
         elif pairs > FIRST_PAIRS:
             further_times = self._pairs(turns, pairs - FIRST_PAIRS)
             times = np.concatenate([times, further_times], axis=1)

@@ -67,7 +67,7 @@ def tune(
     spending = SPENDING[search_options.effort]
     with (
         Store(search_options.store) as store,
-        _pool(search_options, fold_options, store, jobs, dask) as pool,
+        _pool(search_options, store, jobs, dask) as pool,
     ):
         entries = []
         for path in map(Path, models):
@@ -99,13 +99,13 @@ def tune(
 
 @contextlib.contextmanager
 def _pool(
-    options: SearchOptions, fold_options: FoldOptions, store: Store, jobs: int, dask: str | None
+    options: SearchOptions, store: Store, jobs: int, dask: str | None
 ) -> Iterator[LocalPool | ClusterPool]:
     if dask is not None:
         if jobs != 1:
             raise UsageError("jobs are of this machine; on a cluster every worker measures")
         with Cluster(dask, options) as cluster:
-            yield ClusterPool(cluster, options, fold_options, store)
+            yield ClusterPool(cluster, options, store)
         return
     most = max(cores() // options.threads, 1)
     if not 1 <= jobs <= most:
@@ -114,7 +114,7 @@ def _pool(
             f"each other: at most {most}, at least 1"
         )
     provider, machine = isolated(find_place, options)
-    race_options = RaceOptions.at(Level.ALL, replace(options, provider=provider), fold_options)
+    race_options = RaceOptions.at(Level.ALL, replace(options, provider=provider))
     yield LocalPool(Bench(race_options, store, machine), jobs)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, compress
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -51,23 +51,34 @@ ALIKE = 1.15
 
 
 class PredictedForm(NamedTuple):
-    """A form that a layer may take.
+    """A form that a layer may take, with its predicted time (`tuning.cost`).
 
     Attributes:
-        spec: the form.
+        form: the form, at the extents at which the layer is measured.
         macs: multiply-adds of one run.
-        predicted_seconds: of one run (`tuning.cost`).
-        input_layout: the layout in which it reads its input; None for the logical tensor.
-        output_layout: the layout of its output.
-        predicted_seconds_inside: of one run between tensors in these layouts.
+        predicted_seconds: of one run.
+        predicted_seconds_inside: of one run between tensors in the layouts of its ends.
     """
 
-    spec: FormSpec
+    form: Form
     macs: float
     predicted_seconds: float
-    input_layout: PackedLayout | None
-    output_layout: PackedLayout | None
     predicted_seconds_inside: float
+
+    @property
+    def spec(self) -> FormSpec:
+        """What tells it from the other forms of its layer: its name in the store."""
+        return self.form.spec
+
+    @property
+    def input_layout(self) -> PackedLayout | None:
+        """The layout in which it reads its input; None for the logical tensor."""
+        return self.form.ends.input_layout
+
+    @property
+    def output_layout(self) -> PackedLayout | None:
+        """The layout of its output."""
+        return self.form.ends.output_layout
 
 
 @dataclass(frozen=True)
@@ -106,8 +117,8 @@ def joined(workloads: Iterable[Workload]) -> dict[str, Workload]:
     by_subject: dict[str, Workload] = {}
     for workload in workloads:
         like = by_subject.setdefault(workload.subject, workload)
-        forms = dict.fromkeys((*like.forms, *workload.forms))
-        by_subject[workload.subject] = replace(like, forms=tuple(forms))
+        forms = {form.spec: form for form in (*like.forms, *workload.forms)}
+        by_subject[workload.subject] = replace(like, forms=tuple(forms.values()))
     return by_subject
 
 
@@ -127,24 +138,14 @@ def most_promising_first(forms: Sequence[PredictedForm]) -> tuple[PredictedForm,
     return tuple(sorted(forms, key=rank))
 
 
-def model_in_form(workload: Workload, spec: FormSpec, options: FoldOptions) -> bytes | None:
-    """Return the layer in another form, serialized; None if its extents do not allow the form.
-
-    Args:
-        workload: the layer.
-        spec: the form.
-        options: the limits are used.
-    """
+def model_in_form(workload: Workload, form: Form) -> bytes:
+    """Return the layer in one of its other forms, serialized."""
     proto = onnx.ModelProto.FromString(workload.model)
     # The last node stays outside the region: it stands for any reader of the logical tensor.
     end, output = proto.graph.node.pop(), proto.graph.output.pop()
     proto.graph.output.add().name = end.input[0]
     reading = Reading(Document(proto, None, OPERATORS))
-    layer = only_layer(reading)
-    form = layer if isinstance(layer, Refusal) else form_of(layer, spec, options)
-    if isinstance(layer, Refusal) or isinstance(form, Refusal):
-        return None
-    result = rewrite(reading, {layer.node_name: form}).carry_out()
+    result = rewrite(reading, {reading.sites[0].node_name: form}).carry_out()
     end.input[0] = result.graph.output[0].name
     if workload.is_inside:
         result, element_type = _core(result)
@@ -216,7 +217,7 @@ class CutLayer:
         model: the layer as a model of its own.
         layer: the layer in its model.
         measured_layer: the layer in `model`, where all extents are known.
-        forms: the other forms that it may take there.
+        forms: the other forms that it may take; each in its model, and as it is measured.
         shape: extents of its data there.
         fused: number of operators behind the layer that a runtime fuses into it.
     """
@@ -225,7 +226,7 @@ class CutLayer:
     model: onnx.ModelProto
     layer: Layer
     measured_layer: Layer
-    forms: Sequence[Form]
+    forms: Sequence[tuple[Form, Form]]
     shape: Sequence[int]
     fused: int
 
@@ -235,17 +236,15 @@ class CutLayer:
         work = Work.of(self.layer, self.shape, output)
         macs = self.measured_layer.macs or 0
         predicted = []
-        for form in self.forms:
+        for form, measured_form in self.forms:
             form_work = work.folded(form, self.shape, output)
             unfused = self.fused if form.ends.output_layout is None else 0  # else they run packed
             moves = (form.packing_moves, form.unpacking_moves)
             predicted.append(
                 PredictedForm(
-                    spec=form.spec,
+                    form=measured_form,
                     macs=macs * form.flops_ratio,
                     predicted_seconds=form_seconds(work, moves, form_work, unfused, target),
-                    input_layout=form.ends.input_layout,
-                    output_layout=form.ends.output_layout,
                     predicted_seconds_inside=kernel_seconds(form_work, target),
                 )
             )
@@ -292,17 +291,16 @@ def cut(
     measured_layer = only_layer(Reading(Document(proto, None, OPERATORS)))
     if isinstance(measured_layer, Refusal):
         return measured_layer
-    if None in layer.fixed_shape:  # a form of open extents may not be one of these
-        answers = [form_of(measured_layer, form.spec, options) for form in forms]
-        is_possible = [isinstance(answer, Form) for answer in answers]
-        forms = list(compress(forms, is_possible))
-    if not forms:
+    measured_forms = [(form, form_of(measured_layer, form.spec, options)) for form in forms]
+    # A form of open extents may not be one of these.
+    possible_forms = [(form, other) for form, other in measured_forms if isinstance(other, Form)]
+    if not possible_forms:
         sizes = " x ".join(map(str, shape))
         return Refusal(
             Code.UNKNOWN_EXTENT, f"at {sizes}, where it would be measured, it has no form"
         )
     subject = _subject(layer, shape, proto.graph, len(fused))
-    return CutLayer(subject, proto, layer, measured_layer, forms, shape, len(fused))
+    return CutLayer(subject, proto, layer, measured_layer, possible_forms, shape, len(fused))
 
 
 def _measured_shape(layer: Layer, table: ShapeTable, target: Target) -> list[int] | Refusal:

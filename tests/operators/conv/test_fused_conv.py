@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 from tests.folding import fold_model, optimize
 from tests.rewrite.proved import assert_proved, proof
-from tests.tuning.workloads.tool import FOLD, run, workload_of
+from tests.tuning.workloads.tool import run, workload_of
 from widthfold_onnx.options import FoldOptions, VerifyOptions
 from widthfold_onnx.tuning.workloads import model_in_form
 
@@ -153,6 +153,6 @@ def test_its_forms_are_measured_with_the_activation(tmp_path: Path) -> None:
     expected = run(workload.model, x)
     assert (expected == 0).any()
     for form in workload.forms[:5]:
-        layer = model_in_form(workload, form.spec, FOLD)
+        layer = model_in_form(workload, form.form)
         assert layer is not None
         np.testing.assert_array_equal(run(layer, x), expected)

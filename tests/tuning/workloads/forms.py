@@ -68,7 +68,7 @@ def check_forms(
     expected = run(workload.model, x)
     assert np.abs(expected).max() > 1
     for form in workload.forms:
-        model = model_in_form(workload, form.spec, fold)
+        model = model_in_form(workload, form.form)
         assert model is not None
         last = onnx.ModelProto.FromString(model).graph.node[-1]
         assert (last.op_type, list(last.metadata_props)) == ("Neg", [])  # not on packed tensors
@@ -82,7 +82,7 @@ def check_inside(
     workload: Workload, form: PredictedForm, fold: FoldOptions, x: np.ndarray, expected
 ) -> None:
     """A form between packed tensors reads and returns them packed."""
-    model = model_in_form(replace(workload, is_inside=True), form.spec, fold)
+    model = model_in_form(replace(workload, is_inside=True), form.form)
     assert model is not None
     data = x if form.input_layout is None else form.input_layout.pack_array(x)
     result = expected if form.output_layout is None else form.output_layout.pack_array(expected)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.lacking import needs_exact_normalization
 from tests.small_models import build, conv
-from tests.tuning.workloads.tool import BASE, FOLD, integers, layers_of, run, subject, workload_of
+from tests.tuning.workloads.tool import BASE, integers, layers_of, run, subject, workload_of
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.tuning.workloads import model_in_form
@@ -46,7 +46,7 @@ def test_what_a_runtime_fuses_comes_along(name: str) -> None:
     assert ops(workload.model) == ["Conv", name, "Relu", "Neg"]
     x = integers(workload.model)
     for form in workload.forms[::7]:
-        model = model_in_form(workload, form.spec, FOLD)
+        model = model_in_form(workload, form.form)
         assert model is not None
         np.testing.assert_array_equal(run(model, x), run(workload.model, x))
 
@@ -129,5 +129,8 @@ def test_pads_that_hang_on_an_assumed_extent_are_not_pads_that_do_not() -> None:
         nodes: layers_of(build(text), FoldOptions(input_shapes=shapes, nodes=nodes), shapes)
         for nodes in (("hanging",), ("fixed",), ())
     }
-    hanging, fixed, both = (set(next(iter(f.workloads.values())).forms) for f in layers.values())
+    hanging, fixed, both = (
+        {form.spec for form in next(iter(found.workloads.values())).forms}
+        for found in layers.values()
+    )
     assert fixed < hanging == both

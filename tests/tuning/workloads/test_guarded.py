@@ -24,12 +24,12 @@ def test_the_extents_of_a_workload_are_known_so_it_has_no_guard() -> None:
     expected = run(workload.model, x)
     between = replace(workload, is_inside=True)
     for form in workload.forms:
-        model = model_in_form(workload, form.spec, FoldOptions())
+        model = model_in_form(workload, form.form)
         assert model is not None
         np.testing.assert_array_equal(run(model, x), expected)
         assert not guards(onnx.ModelProto.FromString(model))
         if form.input_layout is not None and form.output_layout is not None:
-            assert model_in_form(between, form.spec, FoldOptions())
+            assert model_in_form(between, form.form)
     assert workload.forms
 
 
@@ -44,9 +44,7 @@ def test_what_a_guard_stands_for_is_a_form_where_it_would_be_measured(
     workloads = list(layers.workloads.values())
     assert {form.spec.factor for workload in workloads for form in workload.forms} == factors
     assert all(
-        model_in_form(workload, form.spec, fold)
-        for workload in workloads
-        for form in workload.forms
+        model_in_form(workload, form.form) for workload in workloads for form in workload.forms
     )
     if not factors:
         (refusal,) = layers.subjects.values()

@@ -205,7 +205,7 @@ def stored(fold: Mapping[str, Any], search: Mapping[str, Any]) -> tuple[str, ...
     """The key of a form that is measured with these options."""
     options = SearchOptions(**{"provider": Provider.CPU, **search})
     with Store(None) as store:
-        bench = Bench(RaceOptions.at(Level.ALL, options, FoldOptions(**fold)), store, "machine")
+        bench = Bench(RaceOptions.at(Level.ALL, options), store, "machine")
         key = bench._key("subject", "form")
     return msgspec.structs.astuple(key)
 

@@ -70,7 +70,7 @@ def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
     channels //= 2 if name == "batched" else 1
     assert workload.macs == reference.size * channels
     for form in workload.forms:
-        model = model_in_form(workload, form.spec, fold_of(name))
+        model = model_in_form(workload, form.form)
         assert model is not None
         np.testing.assert_array_equal(run(model, x), -reference, err_msg=form.spec.text)
 
@@ -122,10 +122,10 @@ def test_a_form_keeps_fused_what_a_runtime_fuses(name: str) -> None:
     assert len(np.unique(expected)) > 9
     op = LAYERS[name].op
     for form in workload.forms:
-        alone = model_in_form(workload, form.spec, fold_of(name))
+        alone = model_in_form(workload, form.form)
         assert ops(alone) == ["Reshape", op, "Add", "Relu", "Reshape", "Neg"]
         np.testing.assert_array_equal(run(alone or b"", x), expected)
-        inside = model_in_form(replace(workload, is_inside=True), form.spec, fold_of(name))
+        inside = model_in_form(replace(workload, is_inside=True), form.form)
         assert ops(inside) == [op, "Add", "Relu", "Neg"]
         assert form.input_layout is not None
         assert form.input_layout == form.output_layout

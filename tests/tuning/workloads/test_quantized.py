@@ -9,7 +9,7 @@ import pytest
 from tests.rewrite.quantized.convs import Case
 from tests.rewrite.quantized.models import qdq_chain, with_moves
 from tests.small_models import MODELS
-from tests.tuning.workloads.tool import FOLD, layers_of, run, workload_of
+from tests.tuning.workloads.tool import layers_of, run, workload_of
 from widthfold_onnx.tuning.workloads import model_in_form
 
 LINE = {"shape": (4, 3, 24), "weight": (5, 3, 4), "attributes": {"pads": [2, 1]}, "pads": (2, 1)}
@@ -44,7 +44,7 @@ def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
     assert {form.spec.factor for form in workload.forms} >= {2, 4, 8}
     assert workload.predicted_seconds > 0
     for form in workload.forms:
-        model = model_in_form(workload, form.spec, FOLD)
+        model = model_in_form(workload, form.form)
         assert model is not None
         np.testing.assert_array_equal(returned(model, case, x), expected, err_msg=form.spec.text)
 
@@ -86,7 +86,7 @@ def test_layers_between_quantizers_share_a_link() -> None:
     assert layers.workloads_inside
     for between in layers.workloads_inside.values():
         for form in between.forms:
-            model = onnx.ModelProto.FromString(model_in_form(between, form.spec, FOLD) or b"")
+            model = onnx.ModelProto.FromString(model_in_form(between, form.form) or b"")
             assert "Conv" in {node.op_type for node in model.graph.node}
             integers = onnx.TensorProto.UINT8 if form.input_layout else onnx.TensorProto.FLOAT
             assert model.graph.input[0].type.tensor_type.elem_type == integers
@@ -97,7 +97,7 @@ def test_a_layer_between_packed_integers_runs() -> None:
     assert len(workloads) == 3
     for workload in workloads:
         for form in workload.forms[:4]:
-            model = model_in_form(workload, form.spec, FOLD)
+            model = model_in_form(workload, form.form)
             assert model is not None
             start = onnx.ModelProto.FromString(model).graph.input[0].type.tensor_type
             kind = onnx.helper.tensor_dtype_to_np_dtype(start.elem_type)
@@ -114,6 +114,6 @@ def test_a_moved_weight_takes_its_integers_along() -> None:
     assert ops[:-1] == ["QuantizeLinear", "DequantizeLinear", *moved, "Conv", "QuantizeLinear"]
     x = case.data()
     for form in workload.forms:
-        model = model_in_form(workload, form.spec, FOLD)
+        model = model_in_form(workload, form.form)
         assert model is not None
         np.testing.assert_array_equal(returned(model, case, x), case.expected(x))

@@ -151,7 +151,7 @@ def open_session(
         is_kept = traits_of(conditions.provider).device == "cpu"
         if not is_kept:
             child.end()  # it holds memory of the accelerator, and what fails there may break it
-        race_options = RaceOptions.at(Level.ALL, options, fold_options)
+        race_options = RaceOptions.at(Level.ALL, options)
         yield SearchSession(
             model,
             fold_options,
