@@ -125,7 +125,7 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
             lines.append(f"Not measured yet: {', '.join(self.pending)}.\n")
         if self.device:
             lines += gpu_lines(self)
-        if self.environment is not None:
+        if self.environment is not None and self.rows:
             threads = " and ".join(map(str, sorted({row.threads for row in self.rows})))
             work = f"{threads} thread{'s' * (threads != '1')}"
             lines.append(f"`scripts/bench.py`: {conditions(self.environment, work)}")

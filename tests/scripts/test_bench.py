@@ -13,6 +13,7 @@ import onnx
 import pytest
 
 from tests.lacking import needs_prelu
+from tests.runtime.fake_nvml import FakeNvml
 from tests.shared import ROOT
 from tests.small_models import build, save
 from tests.tuning.search import nets
@@ -21,6 +22,8 @@ from widthfold_onnx.options import Effort, Provider, RuntimeOptions, SearchOptio
 from widthfold_onnx.pipeline import Result
 from widthfold_onnx.results import Gpu, GpuState, NodeTime
 from widthfold_onnx.rewrite.plan import Plan
+from widthfold_onnx.runtime import session
+from widthfold_onnx.tuning import successive_halving
 
 
 @pytest.fixture
@@ -283,6 +286,9 @@ def test_on_a_gpu_all_suites_take_turns_until_the_time_is_over(
         return report.Row(model=model.stem, layers=1, cells={"auto": cell}), []
 
     monkeypatch.setattr(bench, "measure", measure)
+    drawn: list[str] = []
+    monkeypatch.setattr(bench, "draw", lambda suite, path: drawn.append(path.stem))
+    monkeypatch.setattr(bench, "draw_history", lambda *_: None)
     command = f"bench.py --provider cuda --seconds 100 --out {tmp_path}"
     monkeypatch.setattr(sys, "argv", command.split())
     bench.main()
@@ -299,7 +305,7 @@ def test_on_a_gpu_all_suites_take_turns_until_the_time_is_over(
         "| rwkv_depthwise | 768->768 768 depthwise | 32x768x768 | 14 ms PyTorch, "
         in (tmp_path / "published_layers.md").read_text()
     )
-    assert {name for name in bench.ON_GPU if (tmp_path / f"{name}.svg").exists()} == {*bench.ON_GPU}
+    assert drawn == 2 * [*bench.ON_GPU]
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
@@ -316,6 +322,8 @@ def test_a_model_that_does_not_run_ends_the_run_only_if_the_device_is_lost(
     machine = bench.Machine(RuntimeOptions(provider=Provider.CUDA), "H100")
     monkeypatch.setattr(bench.Machine, "of", lambda provider, out: machine)
     monkeypatch.setattr(bench, "measure", measure)
+    monkeypatch.setattr(bench, "draw", lambda *_: None)
+    monkeypatch.setattr(bench, "draw_history", lambda *_: None)
     monkeypatch.setattr(bench, "check_conv", check_conv)
     monkeypatch.setattr(bench, "isolated", lambda function, *arguments: function(*arguments))
     command = f"bench.py --provider cuda --suite layers --out {tmp_path} one.onnx two.onnx"
@@ -371,19 +379,36 @@ def test_the_page_of_a_gpu_says_what_is_void_and_who_reaches_the_claim(report: M
     assert "2 gain at all" in text
 
 
-def test_a_layer_is_measured_in_every_way(measuring: ModuleType, tmp_path: Path) -> None:
-    layers = importlib.import_module("nets.layers")
+def test_a_layer_on_a_gpu_is_measured_in_every_way_and_says_where_it_ran(
+    measuring: ModuleType,
+    report: ModuleType,
+    pretended: object,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """The GPU is a CPU, to which every layer has fallen back."""
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(reasons=4))
+    monkeypatch.setattr(session, "check_options", lambda *_: None)
+    monkeypatch.setattr(successive_halving, "peak_speed", lambda setting: 1e12)
+    monkeypatch.setattr(measuring, "isolated", lambda function, *arguments: function(*arguments))
+    monkeypatch.setattr(measuring, "against_pytorch", lambda *_: report.Cell(note="not installed"))
     path = tmp_path / "layer.onnx"
-    layer = layers.Layer((1, 2), (1, 5), 1, "float32", (8, 16, 64))
+    layer = importlib.import_module("nets.layers").Layer((1, 2), (1, 5), 1, "float32", (8, 16, 64))
     onnx.save(layer.model(has_neighbour=True), path)
-    store = tmp_path / "store.sqlite"
     search = SearchOptions(
-        provider=Provider.CPU, effort=Effort.QUICK, time_budget=0.05, store=store
+        provider=Provider.CUDA,
+        effort=Effort.QUICK,
+        time_budget=0.05,
+        store=tmp_path / "store.sqlite",
     )
     row, compared = measuring.measure(path, search, 0.05, is_layer=True)
-    assert (row.model, row.layers, row.gpu) == ("layer", 1, [])
-    assert list(row.cells) == ["factor 8", "auto", "channel pad", "OpenVINO"]
+    assert (row.model, row.layers) == ("layer", 1)
+    assert list(row.cells) == ["factor 8", "auto", "channel pad", "PyTorch"]
     folded = row.cells["factor 8"]
-    assert (folded.folded, folded.fallback) == (1, "")
+    assert (folded.folded, str(folded)) == (1, "fell back")
+    assert folded.fallback.startswith("FALLBACK in the original model: Conv ")
     assert folded.low <= folded.ratio <= folded.high
     assert [len(it.measured) == len(it.predicted) >= 1 for it in compared] == [True]
+    assert {gpu.name for gpu in row.gpu} == {"Fake GPU"}
+    for gpu in row.gpu:
+        assert report.void_by(gpu).endswith("SwPowerCap")
