@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from msgspec.json import encode
-from onnx import ModelProto
+from onnx import ModelProto, parser
 
 from tests.evidence.compared import SCALED, stored
 from tests.reports.sample import passing
@@ -21,6 +21,7 @@ from widthfold_onnx.evidence.parity import truth
 from widthfold_onnx.model import check
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.progress import progress_to
 from widthfold_onnx.results import VerifyReport
 from widthfold_onnx.runtime import contest
 
@@ -94,3 +95,20 @@ def test_each_process_reads_each_model_once(
     assert of_truth == []  # it gets the model that was read
     assert of_timing
     assert not any(of_timing)
+
+
+def test_a_temporary_file_is_named_as_the_file_that_it_becomes(tmp_path: Path) -> None:
+    head = (
+        '<ir_version: 8, opset_import: ["" : 17, "acme" : 1]> g (float[4] x) => (float[4] y) { %s }'
+    )
+    steps: list[str] = []
+    models = []
+    for name, node in (("m.onnx", "y = Neg (x)"), (".temporary", "y = acme.Neg (x)")):
+        path = save(parser.parse_model(head % node), tmp_path / name)
+        models.append(load(path, "out.onnx" if name == ".temporary" else ""))
+    with progress_to(lambda step: steps.append(step.text)):
+        report = verify(*models, VerifyOptions(provider=Provider.CPU, seeds=1, timing=False))
+    assert report.rewritten == "out.onnx"
+    text = "the original runs, the rewritten model does not: out.onnx does not load: "
+    assert any(reason.startswith(text) for reason in report.reasons)
+    assert not any(".temporary" in line for line in (*report.reasons, *steps))
