@@ -94,7 +94,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def measured(address: str, todo: list[Workload]) -> dict[Key, Measurement]:
     with Store(None) as store, Cluster(address, RuntimeOptions()) as machines:
-        ClusterPool(machines, SMALL, FoldOptions(), store).measure(todo, Budget(50.0))
+        ClusterPool(machines, SMALL, store).measure(todo, Budget(50.0))
         return dict(store.items())
 
 
@@ -175,7 +175,7 @@ def test_every_kind_of_machine_measures_all_units(
 ) -> None:
     kinds = {"one": Place(Provider.CPU, "small"), "two": Place(Provider.CUDA, "large")}
     with Store(None) as store:
-        pool = ClusterPool(Inside(kinds), SMALL, FoldOptions(), store)
+        pool = ClusterPool(Inside(kinds), SMALL, store)
         pool.measure(workloads(log, 4), Budget(50.0))
         counts = Counter(
             (key.machine, json.loads(key.setting)["provider"]) for key, _ in store.items()
@@ -241,7 +241,7 @@ def test_an_interrupt_keeps_what_was_measured(
             raise KeyboardInterrupt
 
     with Store(None) as store, Cluster(cluster.scheduler_address, SMALL) as machines:
-        pool = ClusterPool(machines, SMALL, FoldOptions(), store)
+        pool = ClusterPool(machines, SMALL, store)
         with progress_to(interrupt), pytest.raises(KeyboardInterrupt):
             pool.measure(todo, Budget(50.0))
         subjects = {key.subject for key, _ in store.items()}
@@ -254,7 +254,7 @@ def test_an_interrupt_keeps_what_was_measured(
 
 def test_no_time_no_measurement(cluster: LocalCluster, log: Path) -> None:
     with Store(None) as store, Cluster(cluster.scheduler_address, SMALL) as machines:
-        ClusterPool(machines, SMALL, FoldOptions(), store).measure(workloads(log, 2), Budget(0.0))
+        ClusterPool(machines, SMALL, store).measure(workloads(log, 2), Budget(0.0))
         assert len(list(store.items())) == 0
     assert runs(log) == []
 
@@ -275,7 +275,7 @@ def test_workers_without_the_provider_are_named(
     monkeypatch.setattr(cluster_module, "LONELY", 0.0)
     wrong = replace(SMALL, provider_options={"a": "b"})
     with Store(None) as store, Cluster(cluster.scheduler_address, wrong) as bad:
-        pool = ClusterPool(bad, SMALL, FoldOptions(), store)
+        pool = ClusterPool(bad, SMALL, store)
         with pytest.raises(UnverifiedError, match="can measure: provider cpu takes no options"):
             pool.measure(workloads(log, 1), Budget(50.0))
 
