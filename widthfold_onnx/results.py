@@ -402,7 +402,7 @@ class Proof(ReportPart, kw_only=True, frozen=True):
         error_bits: the probability that `equal` is wrong is below 2^-error_bits.
         primes: one draw of random elements was made modulo each.
         functions: operators that stand for unknown functions of their inputs.
-        extents: of the inputs, for each evaluation.
+        extents: of the inputs, for each evaluation; those of a difference come last.
         unseen: first outputs of Ifs whose choice is not known, or whose new branch was computed at
             no extents.
         unproved: the values for which it is not provable.
@@ -418,6 +418,20 @@ class Proof(ReportPart, kw_only=True, frozen=True):
     extents: list[dict[str, list[int]]] = msgspec.field(default_factory=list)
     unseen: list[str] = msgspec.field(default_factory=list)
     unproved: list[Unproved] = msgspec.field(default_factory=list)
+
+
+class Witness(ReportPart, kw_only=True, frozen=True):
+    """An input set on which the runtime shows that two models differ.
+
+    Attributes:
+        input_set: its label, e.g. "seed 0, normal".
+        shapes: of its inputs.
+        output: the output that is furthest beyond what is allowed there.
+    """
+
+    input_set: str
+    shapes: dict[str, list[int]]
+    output: OutputParity
 
 
 class IntegerRun(ReportPart, kw_only=True, frozen=True):
@@ -476,6 +490,7 @@ class VerifyReport(Report, kw_only=True, frozen=True):
         rewritten: the file after.
         outputs: the comparison of each output, at each level.
         proof: None where it was not asked for.
+        witness: of a proof that says "different"; None where no input set shows the difference.
         integers: the run on small integers; None where the proof was not asked for, or does not
             hold.
         folds: the nodes that say of themselves that they are folded.
@@ -510,6 +525,7 @@ class VerifyReport(Report, kw_only=True, frozen=True):
     unrun: str = ""
     note: str = ""
     values: list[dict[str, list[float]]] = msgspec.field(default_factory=list)
+    witness: Witness | None = None
 
     @property
     def error(self) -> WidthfoldError | None:

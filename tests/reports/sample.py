@@ -18,6 +18,7 @@ from widthfold_onnx.results import (
     Side,
     Timing,
     VerifyReport,
+    Witness,
     WorstElement,
 )
 
@@ -191,6 +192,11 @@ def failing(name: str = "note", node: str = "contour/conv_1/Conv") -> VerifyRepo
         ],
         verdict="fail",
         reasons=[f"output {name} differs", f"{node} differs"],
+        witness=Witness(
+            input_set="seed 0, normal",
+            shapes={"audio": [1, 43844, 1]},
+            output=output(name, "disabled", 7e-3, passed=False),
+        ),
     )
 
 
@@ -198,6 +204,7 @@ def hostile() -> VerifyReport:
     """Every string that can come from a model or the system is `HOSTILE`."""
     report = failing(HOSTILE, HOSTILE)
     assert report.timing is not None
+    assert report.witness is not None
     nodes = [NodeTime(name=HOSTILE, op=HOSTILE, provider=HOSTILE, us=9.0)]
     before = replace(
         report.timing.original,
@@ -218,5 +225,6 @@ def hostile() -> VerifyReport:
             report.timing, original=before, note=HOSTILE, provider=HOSTILE, gpu=Gpu(name=HOSTILE)
         ),
         reasons=[HOSTILE],
+        witness=replace(report.witness, input_set=HOSTILE, shapes={HOSTILE: [1]}),
         environment=replace(report.environment, machine=HOSTILE, command=HOSTILE, provider=HOSTILE),
     )

@@ -155,4 +155,5 @@ def _report(pair: Pair, findings: Findings) -> VerifyReport:
         unrun=missing_kernel if pair.is_equal else "",
         note=other_runtime(recorded_runtime(new)),
         values=values_for_report(pair.options.cases),
+        witness=pair.witness,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from widthfold_onnx.errors import NoKernelError, UnverifiedError
+from widthfold_onnx.errors import NoKernelError, UnverifiedError, UsageError
 from widthfold_onnx.evidence.declarations import without_wrong_outputs
 from widthfold_onnx.evidence.findings import Findings
 from widthfold_onnx.evidence.integers import run_on_integers
@@ -17,15 +17,17 @@ from widthfold_onnx.evidence.interface import Declaration, interface_differences
 from widthfold_onnx.evidence.parity.comparison import ModelParity, model_parity
 from widthfold_onnx.evidence.parity.original_runs import OriginalRuns, original_runs_of
 from widthfold_onnx.evidence.parity.outputs import Outputs
+from widthfold_onnx.evidence.parity.products import is_light
 from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.proof.proving import proof_report
 from widthfold_onnx.evidence.timing.requirement import with_requirement
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.proto.walk import frozen, overridable
-from widthfold_onnx.options import Sizes, VerifyOptions
-from widthfold_onnx.progress import Step, progress
-from widthfold_onnx.results import IntegerRun, Proof, Timing
+from widthfold_onnx.model.shapes.table import ShapeTable
+from widthfold_onnx.options import Shapes, Sizes, VerifyOptions
+from widthfold_onnx.progress import Step, progress, progress_to, silent
+from widthfold_onnx.results import IntegerRun, Proof, Timing, Witness
 from widthfold_onnx.runtime.environment import StartReadings
 from widthfold_onnx.runtime.session import resolved
 
@@ -131,6 +133,34 @@ class Pair:
         if isinstance(self.runs, Unrun) or self.interface.failures:
             return None
         return model_parity(self.runs, self.rewritten, is_proved=self.is_equal)
+
+    @cached_property
+    def witness(self) -> Witness | None:
+        """An input set that shows the difference that the proof found.
+
+        If no compared set does, the models run once more, at the extents at which the proof found
+        it. None if these show nothing either, or nothing was compared.
+        """
+        proof, runs, parity = self.proof, self.runs, self.parity
+        if proof is None or proof.verdict != "different" or parity is None or not parity.input_sets:
+            return None
+        assert isinstance(runs, OriginalRuns)
+        shapes: Shapes = {name: tuple(dims) for name, dims in proof.extents[-1].items()}
+        compared = [{name: x.shape for name, x in s.feeds.items()} for s in runs.inputs.sets]
+        return parity.witness or (None if shapes in compared else self._witness_at(runs, shapes))
+
+    def _witness_at(self, runs: OriginalRuns, shapes: Shapes) -> Witness | None:
+        """Compare outputs at other extents, if that takes little time."""
+        progress(Step("outputs where the proof found a difference"))
+        options = replace(runs.options, input_shapes=(shapes,), inputs=(), seeds=1)
+        try:
+            if not is_light(self.original.proto, ShapeTable(self.original.proto, shapes)):
+                return None
+            with progress_to(silent):  # its steps would be named as those of the other sets
+                other_runs = original_runs_of(self.original, options)
+                return model_parity(other_runs, self.rewritten, is_proved=False).witness
+        except (UnverifiedError, UsageError):  # they may not run there, or not with given values
+            return None
 
     @cached_property
     def timing(self) -> Timing | str:

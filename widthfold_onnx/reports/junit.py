@@ -15,6 +15,7 @@ from widthfold_onnx.reports.described.verification import (
     proof,
     speed,
     verdict,
+    witness,
 )
 from widthfold_onnx.reports.words import clauses
 from widthfold_onnx.results import OutputParity, Timing, VerifyReport
@@ -34,7 +35,7 @@ def render(report: VerifyReport) -> str:
         suite.add_property(name, printable(str(value), _LONGEST))
     suite.add_testcases([_output(row) for row in report.outputs])
     if report.proof is not None:
-        line = clauses(proof(report.proof), report.proof.reason)
+        line = clauses(proof(report.proof), report.proof.reason, witness(report))
         suite.add_testcase(_judged("proof by evaluation", report.proof.verdict, line))
     if report.integers is not None:
         line = integers(report.integers)

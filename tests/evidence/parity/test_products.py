@@ -67,7 +67,7 @@ def test_the_second_size_takes_no_more_products_than_it_may(
     session = open_session(path, options, Level.DISABLED)
     lengths = []
     for most in (1 << 34, 4 * 4096):
-        monkeypatch.setattr(chosen_inputs, "MAX_PRODUCTS", most)
+        monkeypatch.setattr("widthfold_onnx.evidence.parity.products.MAX_PRODUCTS", most)
         inputs, _ = chosen_inputs.run_on_inputs(model, session, options)
         lengths.append([item.feeds["x"].shape[2] for item in inputs.sets])
     assert lengths == [[1024, 16383], [1024, 4095]]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from tests.reports.sample import DIFFERENT, EQUAL, NOT_PROVABLE, SKIPPED, output, passing
+from tests.reports.sample import DIFFERENT, EQUAL, NOT_PROVABLE, SKIPPED, failing, output, passing
 from widthfold_onnx.evidence.parity.original_runs import UNSTEADY_NOTE
 from widthfold_onnx.evidence.parity.outputs import compare
 from widthfold_onnx.options import Tolerance
@@ -23,6 +23,7 @@ from widthfold_onnx.reports.described.verification import (
     integers,
     meaning,
     verdict,
+    witness,
 )
 from widthfold_onnx.reports.described.verification import proof as proof_line
 from widthfold_onnx.results import Gpu, GpuState, IntegerRun, Proof, RegionReport, Stop
@@ -112,6 +113,54 @@ def test_an_equality_but_for_rounded_constants_names_their_number() -> None:
     assert proof_line(rounded).startswith(f"{expected}: both models compute the same function")
     assert f"; proof: {expected};" in f"{verdict(replace(passing(), proof=rounded))};"
     assert "rounding" not in proof_line(EQUAL)
+
+
+def test_a_proved_difference_names_inputs_that_show_it() -> None:
+    report = failing()
+    found = report.witness
+    assert found is not None
+    seen = "seen on seed 0, normal, audio [1, 43844, 1]: note"
+    line = f"{seen} differs by 0.021 (relative 0.007)"
+    assert witness(report) == line
+    for is_full in (True, False):
+        facts = {item.label: item.text for item in describe(report, is_full=is_full).facts}
+        assert facts["proof"].endswith(line)
+        assert ("the models do not compute the same" in facts["proof"]) == is_full
+    assert line in junit.render(report)
+    optimized = replace(found, shapes={}, output=replace(found.output, level="all"))
+    assert witness(replace(report, witness=optimized)) == (
+        "seen on seed 0, normal: note differs by 0.021 (relative 0.007) with the runtime's own "
+        "optimizations"
+    )
+
+
+@pytest.mark.parametrize(
+    ("original", "rewritten", "gap"),
+    [
+        (np.ones((2, 3)), np.ones((3, 2)), ": float64[3, 2] instead of float64[2, 3]"),
+        (np.array(["a"]), np.array(["b"]), ": texts differ"),
+        (np.array([np.nan, 2]), np.array([1.0, 3]), ": NaN or Inf at other places"),
+        (np.zeros(2), np.array([0, 0.5]), " differs by 0.5"),
+        (np.array([4, 8]), np.array([4, 6]), " differs by 2 (relative 0.25)"),
+    ],
+)
+def test_a_difference_that_is_seen_has_figures_where_it_has_a_size(
+    original: np.ndarray, rewritten: np.ndarray, gap: str
+) -> None:
+    row = compare("y", original, rewritten, Tolerance())
+    report = failing()
+    assert report.witness is not None
+    shown = witness(replace(report, witness=replace(report.witness, output=row)))
+    assert shown == f"seen on seed 0, normal, audio [1, 43844, 1]: y{gap}"
+
+
+def test_a_proved_difference_that_no_input_shows_says_so() -> None:
+    unseen = replace(failing(), witness=None)
+    assert witness(unseen) == "no input set showed the difference"
+    assert witness(replace(unseen, input_sets=0)) == ""
+    assert witness(replace(unseen, proof=None)) == ""
+    for proof in (EQUAL, NOT_PROVABLE, SKIPPED):
+        assert witness(replace(unseen, proof=proof)) == ""
 
 
 def test_the_run_on_integers_is_said() -> None:

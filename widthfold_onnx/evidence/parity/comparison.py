@@ -17,13 +17,14 @@ from widthfold_onnx.evidence.parity.judgement import (
     failed_rows,
     faults,
     judge,
+    nearness,
     report_rows,
     stored_faults,
 )
 from widthfold_onnx.evidence.parity.original_runs import OriginalRuns
 from widthfold_onnx.evidence.parity.runs import Runs
 from widthfold_onnx.model.loader import LoadedModel
-from widthfold_onnx.results import LevelName, OutputParity
+from widthfold_onnx.results import LevelName, OutputParity, Witness
 from widthfold_onnx.runtime.provider_traits import Level
 
 UNDEPLOYED = "not compared as deployed, as neither model runs with the runtime's own optimizations"
@@ -38,12 +39,14 @@ class ModelParity:
         outputs: one row per output and level.
         input_sets: how many sets were judged.
         saturates_further: as `VerifyReport.saturates_further`.
+        witness: an input set on which an output differs; None if there is none.
     """
 
     findings: Findings
     outputs: Sequence[OutputParity] = ()
     input_sets: int = 0
     saturates_further: bool = False
+    witness: Witness | None = None
 
 
 def model_parity(original: OriginalRuns, rewritten: LoadedModel, *, is_proved: bool) -> ModelParity:
@@ -93,7 +96,21 @@ def model_parity(original: OriginalRuns, rewritten: LoadedModel, *, is_proved: b
         outputs=tuple(outputs),
         input_sets=len(original.inputs.sets) - len(left_out),
         saturates_further=bool(deployed_findings.failures),
+        witness=_witness(original, rows),
     )
+
+
+def _witness(original: OriginalRuns, rows: Rows) -> Witness | None:
+    """Return the worst difference, without the runtime's optimizations if one shows there."""
+    failed = failed_rows(rows)
+    if not failed:
+        return None
+    key, row = max(
+        failed.items(), key=lambda item: (item[0].level == "disabled", nearness(item[1]))
+    )
+    item = original.inputs.sets[key.input_set]
+    shapes = {name: list(array.shape) for name, array in item.feeds.items()}
+    return Witness(input_set=item.label, shapes=shapes, output=row)
 
 
 def _overflows(original: OriginalRuns, rows: Rows) -> dict[int, str]:

@@ -182,11 +182,12 @@ def report_rows(rows: Rows) -> list[OutputParity]:
     """Return a row for each level and output: the input set on which it was nearest to failing."""
     nearest: dict[tuple[LevelName, str], OutputParity] = {}
     for (level, name, _), row in rows.items():
-        nearest[level, name] = max(nearest.get((level, name), row), row, key=_nearness)
+        nearest[level, name] = max(nearest.get((level, name), row), row, key=nearness)
     return list(nearest.values())
 
 
-def _nearness(row: OutputParity) -> tuple[bool, bool, int, float]:
+def nearness(row: OutputParity) -> tuple[bool, bool, int, float]:
+    """Order comparisons by how near they are to failing, or how far beyond; the last is worst."""
     return not row.passed, not row.nonfinite_match, _CAVEATS.index(row.caveat), row.share_of_allowed
 
 

@@ -14,6 +14,10 @@ PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Operators whose work is their products."""
 
 
+MAX_PRODUCTS = 1 << 34
+"""Most products of a run that is light; a core takes a second or two."""
+
+
 def products_of(node: onnx.NodeProto, operands: Sequence[Sequence[int]], size: int) -> int:
     """Return the products of a node of `PRODUCTS`.
 
@@ -44,3 +48,8 @@ def products(model: onnx.ModelProto, table: ShapeTable) -> int:
             if len(known) == len(operands) and result is not None:
                 count += products_of(node, known, math.prod(result))
     return count
+
+
+def is_light(model: onnx.ModelProto, table: ShapeTable) -> bool:
+    """Check that a run at other sizes than the first ones takes little time."""
+    return products(model, table) <= MAX_PRODUCTS

@@ -121,8 +121,11 @@ def describe(report: VerifyReport, *, is_full: bool) -> Description:
     tables = tabulated("outputs", OUTPUTS, rows, is_full=is_full)
     hidden_count = len(report.outputs) - len(rows)
     facts = {"outputs": f"{hidden_count} more rows pass; see --details" if hidden_count else ""}
-    if is_full:  # briefly, the verdict says it
-        facts["proof"] = "" if report.proof is None else proof(report.proof)
+    facts["proof"] = witness(report)
+    if is_full:  # briefly, the verdict says the rest
+        facts["proof"] = (
+            "" if report.proof is None else clauses(proof(report.proof), witness(report))
+        )
         facts |= certificate(report.proof)
         facts["runtime"] = integers(report.integers)
     if timing is not None:
@@ -238,6 +241,23 @@ def proof(result: Proof) -> str:
         f"{line}{sets} ({counted(result.values, 'value')} that both name are equal; different "
         f"functions would agree with a probability below 2^-{result.error_bits})"
     )
+
+
+def witness(report: VerifyReport) -> str:
+    """Say which inputs show a difference that was proved; "" if there is none or nothing ran."""
+    if report.proof is None or report.proof.verdict != "different" or not report.input_sets:
+        return ""
+    found = report.witness
+    if found is None:
+        return "no input set showed the difference"
+    row = found.output
+    shapes = (f"{name} {dims}" for name, dims in found.shapes.items())
+    relative = "" if row.max_rel is None else f" (relative {figure(row.max_rel)})"
+    is_measured = row.nonfinite_match and row.worst is not None
+    gap = f" differs by {figure(row.max_abs)}{relative}" if is_measured else f": {row.note}"
+    level = "" if row.level == "disabled" else " with the runtime's own optimizations"
+    place = ", ".join(filter(None, (found.input_set, short_text(", ".join(shapes), _SHAPES))))
+    return f"seen on {place}: {short_text(row.name, _NAME)}{gap}{level}"
 
 
 def _rounding(result: Proof) -> str:

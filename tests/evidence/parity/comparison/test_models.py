@@ -356,6 +356,22 @@ def test_every_stored_set_of_a_folder_is_compared(tmp_path):
     assert any(r.startswith("test_data_set_2: stored output y") for r in result.reasons)
 
 
+def test_the_witness_is_the_set_on_which_an_output_differs_most(tmp_path):
+    """A Clip shows only where numbers are larger, most at 9."""
+    clipped = LINE + " <float low = {-inf}, float high = {5}> { y = Clip(x, low, high) }"
+    for number, value in enumerate((1.0, 9.0, 7.0)):
+        x = [[value, 2, 3, 4]]
+        stored_set(tmp_path / "sets" / f"test_data_set_{number}", x, x)
+    options = VerifyOptions(
+        provider=Provider.CPU, seeds=0, truth_work=0, inputs=(str(tmp_path / "sets"),)
+    )
+    witness = compared(tmp_path, SCALED % "1", clipped, options).parity.witness
+    assert (witness.input_set, witness.shapes) == ("test_data_set_1", {"x": [1, 4]})
+    assert (witness.output.name, witness.output.level) == ("y", "disabled")
+    assert (witness.output.max_abs, witness.output.max_rel) == (4.0, 4 / 9)
+    assert compared(tmp_path, clipped, clipped, options).parity.witness is None
+
+
 def test_stored_inputs_that_do_not_fit_are_a_usage_error(tmp_path):
     options = stored_set(tmp_path / "set", [[1, 2, 3]], [[2, 4, 6]])
     with pytest.raises(UsageError, match="size 3 on axis 1; the model takes 4"):
