@@ -48,12 +48,12 @@ class UnevaluableError(Exception):
 
 
 def check_size(extents: Sequence[int]) -> None:
-    """Check that a value is small enough to be evaluated.
+    """Check that a value is small enough to be evaluated; numpy bounds what is empty, too.
 
     Raises:
         UnevaluableError: it is not.
     """
-    if math.prod(extents) > MAX_EVALUATED_ELEMENTS:
+    if math.prod(max(extent, 1) for extent in extents) > MAX_EVALUATED_ELEMENTS:
         raise UnevaluableError(f"{list(extents)} are too many elements")
 
 

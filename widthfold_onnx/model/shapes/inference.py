@@ -252,8 +252,10 @@ def rank_by_weight(node: onnx.NodeProto, facts: Mapping[str, Fact]) -> int | Non
 
 
 def _numbers(fact: Fact | None) -> list[Any] | None:
-    """Return the elements of a vector, with None for an unknown element."""
+    """Return the whole numbers of a vector, with None for an unknown one."""
     if fact is None or fact.dims is None or len(fact.dims) != 1:
+        return None
+    if fact.numbers is not None and fact.numbers.dtype.kind not in "iu":
         return None
     if fact.numbers is not None:
         return list(fact.numbers.tolist()) if fact.numbers.size <= 2 * MAX_RANK else None

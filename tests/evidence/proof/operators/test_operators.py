@@ -42,6 +42,13 @@ from widthfold_onnx.evidence.proof.values import UnevaluableError
             "too many elements",
         ),
         (
+            "y = Conv <pads = [4611686018427387904, 0]> (c, k)",
+            {"c": np.ones((0, 1, 7), np.float32), "k": np.ones((1, 1, 3), np.float32)},
+            "too many elements",
+        ),
+        ("y = Pad (c, k)", {"c": np.ones((0, 3)), "k": np.array([0, 1 << 62, 0, 0])}, "too many"),
+        ("y = TopK (c, k)", {"c": np.ones((0, 3)), "k": np.array([1 << 62])}, "too many elements"),
+        (
             "y = ConvTranspose <strides = [4611686018427387904]> (c, k)",
             {"c": np.ones((1, 1, 7), np.float32), "k": np.ones((1, 1, 3), np.float32)},
             "too many elements",

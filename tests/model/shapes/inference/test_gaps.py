@@ -330,3 +330,10 @@ def test_operators_of_the_runtime_with_the_extents_of_standard_ones(text, kind):
     model.graph.output[0].ClearField("type")
     kinds = ShapeTable(model, {"x": (rows, 5)}).element_type("", "y")
     assert kinds == helper.np_dtype_to_tensor_dtype(y.dtype)
+
+
+@pytest.mark.parametrize("numbers", [np.float32([2, 3]), np.array([True, True])])
+@pytest.mark.parametrize("site", ["Expand (x, n)", "ConstantOfShape (n)", "Resize (x, , , n)"])
+def test_extents_that_are_no_whole_numbers_are_not_read(site, numbers):
+    model = parsed(f"(float[1, 1] x) => (float[a, b] y) {{ s = {site}\n y = Relu (s) }}", n=numbers)
+    assert set(shape(model, "s") or ()) <= {None}
