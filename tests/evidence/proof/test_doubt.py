@@ -380,3 +380,25 @@ def test_rounded_results_in_either_model(case: str) -> None:
     for name, array in rounded.items():
         wrong = model(after, {**rounded, name: array * np.float32(1.001)})
         assert proof(wrong, first).verdict == "different"
+
+
+def test_sequences_are_no_numbers_in_float64() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[3, 3] x) => (float[m, n] y)
+      <int64[2] l = {%s}, int64 i = {0}> {
+      s = SplitToSequence <axis = 0> (x, l)
+      y = SequenceAt (s, i)
+    }"""
+    models = [onnx.parser.parse_model(text % lengths) for lengths in ("1, 2", "2, 1")]
+    assert proof(models[0], models[0]).verdict == "equal"
+    assert proof(*models).verdict != "equal"
+
+
+def test_another_order_of_functions_that_read_a_text() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 19]> g (string[2] s, float[1, 1, 2] x)
+      => (float[m] y) <string[2] c = {"left", "right"}> { %s }"""
+    orders = (
+        "e = Equal (s, c) f = Where (e, x, x) r = Relu (f) y = MaxPool <kernel_shape = [2]> (r)",
+        "d = Equal (s, c) g = Where (d, x, x) r = MaxPool <kernel_shape = [2]> (g) y = Relu (r)",
+    )
+    models = [onnx.parser.parse_model(text % order) for order in orders]
+    assert proof(*models).verdict == "not provable"

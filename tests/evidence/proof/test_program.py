@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -270,3 +272,44 @@ def test_a_model_that_does_not_fit_into_memory_is_not_proved(
         "skipped",
         "the proof needs more memory than there is",
     )
+
+
+@pytest.mark.parametrize("domain", ["", "ai.onnx"])
+def test_a_function_with_the_name_of_an_operator_may_be_either(domain: str) -> None:
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> '
+                                    "g (float[2] x) => (float[2] y) { y = Relu (x) }")  # fmt: skip
+    body = [onnx.helper.make_node("Neg", ["a"], ["b"])]
+    imports = [onnx.helper.make_opsetid("", 17)]
+    for name in ("Relu", "Rectify"):
+        function = onnx.helper.make_function(domain, name, ["a"], ["b"], body, imports)
+        model.functions.append(function)
+    with pytest.raises(UnverifiedError, match="names of operators, Relu: runtimes take either"):
+        Program.of(model, None)
+    del model.functions[0]
+    Program.of(model, None)
+
+
+def texts_in_node(*texts: bytes) -> onnx.ModelProto:
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 19]> g (string[1] x) => '
+        '(bool[1] y) { c = Constant <value_strings = [""]> () y = Equal (x, c) }')  # fmt: skip
+    model.graph.node[0].attribute[0].strings[:] = texts
+    return model
+
+
+def texts_stored(*texts: bytes) -> onnx.ModelProto:
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 19]> g (string[1] x) => '
+                                    "(bool[1] y) { y = Equal (x, c) }")  # fmt: skip
+    tensor = onnx.TensorProto(name="c", data_type=onnx.TensorProto.STRING, dims=[len(texts)])
+    tensor.string_data[:] = texts
+    model.graph.initializer.append(tensor)
+    return model
+
+
+@pytest.mark.parametrize("place", [texts_in_node, texts_stored])
+@pytest.mark.parametrize("other", [b"a\\xff", b"a\xff\0", b"a", b"a\xef\xbf\xbd", b"a\xfe"])
+def test_texts_are_compared_byte_by_byte(
+    place: Callable[..., onnx.ModelProto], other: bytes
+) -> None:
+    assert difference(place(b"a\xff"), place(b"a\xff")) == ""
+    assert difference(place(b"a\xff"), place(other))
+    assert difference(place(b"a"), place(b"a\0"))

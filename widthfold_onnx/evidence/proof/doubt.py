@@ -19,7 +19,7 @@ from widthfold_onnx.evidence.proof.operators.polynomials import INVERSES
 from widthfold_onnx.evidence.proof.program import Program, constant, variables_of
 from widthfold_onnx.evidence.proof.values import EPSILONS, FLOATS, OpaqueValue, Shape
 from widthfold_onnx.model.proto.indices import index_limits
-from widthfold_onnx.model.proto.walk import copy_of, is_default, model_nodes, retain
+from widthfold_onnx.model.proto.walk import StoredTensor, copy_of, is_default, model_nodes, retain
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.text import printable
 
@@ -92,8 +92,13 @@ def _parts(program: Program, target: str, variables: Mapping[str, Shape]) -> Cou
         parts[node.SerializeToString(deterministic=True)] += 1
     names = {name for i in indices for name in scope.reads[i]} - set(variables)
     arrays = [program.initializer(name) for name in sorted(names)]
-    parts.update(array.tobytes() for array in arrays if array is not None)
+    parts.update(_content(array) for array in arrays if array is not None)
     return parts
+
+
+def _content(array: Array) -> bytes:
+    """Return what a constant holds: an array of texts holds addresses."""
+    return repr(array.tolist()).encode() if array.dtype.kind == "O" else array.tobytes()
 
 
 def _unknown(target: str, old: Evaluation, new: Evaluation, variables: Mapping[str, Shape]) -> str:
@@ -266,8 +271,8 @@ def _numbers(
     indices = scope.ancestors([target], variables)
     operands = {target, *(name for i in indices for name in scope.reads[i])}
     names = variables_of(program, target, variables)
-    arrays = {name: program.initializer(name) for name in operands - names}
-    constants = [numpy_helper.from_array(a, name) for name, a in arrays.items() if a is not None]
+    stored = {name: program.scope.initializers.get(name) for name in operands - names}
+    constants = [_dense(program, tensor, name) for name, tensor in stored.items() if tensor]
     inputs = [helper.make_tensor_value_info(name, FLOATS[3], None) for name in sorted(names)]
     outputs = [helper.make_tensor_value_info(target, FLOATS[3], None)]
     nodes = [program.scope.nodes[i] for i in indices]
@@ -288,7 +293,15 @@ def _numbers(
         # It raises a different error for every operator that it does not know or cannot compute.
         note_swallowed(f"no numbers in float64 for {target}")
         return None
-    return np.asarray(result, np.float64) if np.asarray(result).dtype.kind in "biuf" else None
+    is_numeric = isinstance(result, np.ndarray | np.generic) and result.dtype.kind in "biuf"
+    return np.asarray(result, np.float64) if is_numeric else None
+
+
+def _dense(program: Program, tensor: StoredTensor, name: str) -> onnx.TensorProto:
+    """Return an initializer with its numbers inside; texts as they are, with all their bytes."""
+    if isinstance(tensor, onnx.TensorProto) and tensor.data_type == onnx.TensorProto.STRING:
+        return tensor
+    return numpy_helper.from_array(program.read(tensor), name)
 
 
 def _decide(model: onnx.ModelProto, condition: bool) -> None:

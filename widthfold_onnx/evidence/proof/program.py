@@ -12,7 +12,7 @@ models for all variables. Then both models are equal, by induction in running or
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -87,8 +87,11 @@ class Program:
         """Prepare a checked model.
 
         Raises:
-            UnverifiedError: its functions cannot be inlined.
+            UnverifiedError: its functions cannot be inlined, or have names of operators.
         """
+        if names := _operators_among_functions(proto):
+            reason = f"it has functions with names of operators, {names}: runtimes take either"
+            raise UnverifiedError(reason)
         if proto.functions:
             try:
                 proto = inline(proto)
@@ -218,6 +221,8 @@ class Program:
             if isinstance(array, Refusal):
                 raise UnverifiedError(array.reason)
             return array
+        if tensor.data_type == onnx.TensorProto.STRING:
+            return _texts(tensor.string_data).reshape(tensor.dims)
         return numpy_helper.to_array(tensor, base_dir=str(self.folder or ""))
 
     def version(self, node: onnx.NodeProto) -> int:
@@ -254,9 +259,31 @@ class Program:
             return None
 
 
+def _operators_among_functions(model: onnx.ModelProto) -> str:
+    """Name the local functions that are operators of onnx, too, at the versions of the model.
+
+    Which of both a node calls is up to the runtime (onnx.proto); ONNX Runtime takes the operator.
+    """
+    opsets = opsets_of(model.opset_import)
+    keys = {(domain_name(function.domain), function.name) for function in model.functions}
+    return ", ".join(
+        sorted(
+            printable(name)
+            for domain, name in keys
+            if defs.has(name, max_inclusive_version=opsets.get(domain, 1), domain=domain)
+        )
+    )
+
+
+def _texts(strings: Iterable[bytes]) -> Array:
+    """Return texts as a vector of objects: other arrays of numpy drop NULs at the end of a text."""
+    return np.array([*map(_text, strings)], object)
+
+
 def _text(value: Any) -> Any:
+    """Return strings as text: other bytes, other text, also where they are no UTF-8."""
     if isinstance(value, bytes):
-        return value.decode(errors="backslashreplace")
+        return value.decode(errors="surrogateescape")
     if isinstance(value, list | tuple) and value and isinstance(value[0], bytes):
         return [_text(item) for item in value]
     return value

@@ -23,6 +23,7 @@ from widthfold_onnx.model.proto.constant_folding import literal
 from widthfold_onnx.model.proto.dims import dims_of
 from widthfold_onnx.model.proto.functions import without_functions
 from widthfold_onnx.model.proto.indices import index_limits
+from widthfold_onnx.model.proto.tensors import is_external
 from widthfold_onnx.model.proto.walk import required_inputs, subgraphs
 from widthfold_onnx.model.shapes.weights import extents_by_weights
 from widthfold_onnx.options import RuntimeOptions, Values
@@ -170,8 +171,8 @@ class _Reader:
     def _keep(self, name: str, constant: object) -> None:
         if isinstance(constant, onnx.TensorProto):
             self._extents[name] = tuple(constant.dims)
-            is_inside = constant.data_location != onnx.TensorProto.EXTERNAL
-            if not is_inside or math.prod(constant.dims) > MAX_CONSTANT:
+            is_text = constant.data_type == onnx.TensorProto.STRING
+            if is_text or is_external(constant) or math.prod(constant.dims) > MAX_CONSTANT:
                 return
             constant = numpy_helper.to_array(constant)
         if isinstance(constant, np.ndarray) and constant.size and constant.dtype.kind in "fiub":
