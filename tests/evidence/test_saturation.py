@@ -19,8 +19,10 @@ from widthfold_onnx.evidence import saturation
 from widthfold_onnx.evidence.saturation import usable_forms
 from widthfold_onnx.model.linking import NodeName
 from widthfold_onnx.model.loader import LoadedModel, load
+from widthfold_onnx.model.writer import copy_data
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rewrite import scratch
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.runtime.kernels import u8s8_error
 
@@ -105,6 +107,30 @@ def test_the_layer_that_saturates_is_left_alone(
     assert options == replace(ANY, skip=("seco[[]n]d[*]",))
     why = f"left alone, as its fold is {FURTHER}; this CPU saturates"
     assert forms == {NodeName("", "seco[n]d*"): Refusal(Code.SATURATES, why)}
+
+
+def test_external_data_are_copied_once_however_many_folds_are_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = named("second")
+    convert_model_to_external_data(model, location="model.data", size_threshold=0)
+    original, rounds, copies = loaded(model, tmp_path), list[int](), list[Path]()
+
+    def judged(function: object, original: Path, folds: Sequence[Path], *_: object) -> list[str]:
+        rounds.append(len(folds))
+        return [WORSE if "second" in folded_in(fold) else "" for fold in folds]
+
+    def counted(proto: onnx.ModelProto, folder: Path, into: Path) -> None:
+        copies.append(into)
+        copy_data(proto, folder, into)
+
+    monkeypatch.setattr(saturation, "isolated", judged)
+    monkeypatch.setattr(scratch, "copy_data", counted)
+    _, forms = usable_forms(original, ANY, VALUES)
+    assert list(forms) == [NodeName("", "second")]
+    assert len(rounds) > 2
+    assert len(copies) == 1
+    assert not copies[0].exists()
 
 
 def test_layers_that_pass_alone_but_not_together_are_all_left_alone(

@@ -29,6 +29,7 @@ from widthfold_onnx.runtime.session import resolved
 if TYPE_CHECKING:
     from widthfold_onnx.model.linking import NodeName
     from widthfold_onnx.rewrite.rewriting import Rewriting
+    from widthfold_onnx.rewrite.scratch import Scratch
 
 
 def run_as_judged(original: LoadedModel, options: VerifyOptions) -> bool:
@@ -91,11 +92,21 @@ def usable_forms(
         The remaining options, and the excluded layers with the reason: if no form of all layers
         passes, the layers that fail alone, or all layers if none does.
     """
+    # The child that runs the model does not need it.
+    from widthfold_onnx.rewrite.scratch import Scratch
+
+    with tempfile.TemporaryDirectory(prefix="widthfold-") as folder:
+        return _usable_forms(Scratch(model, Path(folder)), options, verify_options)
+
+
+def _usable_forms(
+    scratch: Scratch, options: FoldOptions, verify_options: VerifyOptions
+) -> tuple[FoldOptions, dict[NodeName, Refusal]]:
     excluded: dict[NodeName, Refusal] = {}
     while True:
         skip = (*options.skip, *(escape(name.node) for name in excluded))
         remaining_options = replace(options, skip=skip)
-        checks = _checks(model, _choices(remaining_options), verify_options)
+        checks = _checks(scratch, _choices(remaining_options), verify_options)
         passing = [check.options for check in checks if not check.objection]
         failing = [check.options for check in checks if check.objection]
         if not failing:
@@ -105,11 +116,11 @@ def usable_forms(
             return (
                 replace(remaining_options, layout=min(layouts)) if layouts else passing[0]
             ), excluded
-        excluded |= _failing_layers(model, checks, verify_options)
+        excluded |= _failing_layers(scratch, checks, verify_options)
 
 
 def _failing_layers(
-    model: LoadedModel, checks: Iterable[FoldCheck], verify_options: VerifyOptions
+    scratch: Scratch, checks: Iterable[FoldCheck], verify_options: VerifyOptions
 ) -> dict[NodeName, Refusal]:
     """Map the layers that fail alone to the reason, in the form in which the fewest fail."""
     by_form: list[dict[NodeName, Refusal]] = []
@@ -118,20 +129,19 @@ def _failing_layers(
         all_layers |= check.refusals
         nodes = dict.fromkeys(name.node for name in check.names)
         single_layers = [replace(check.options, nodes=(escape(node),)) for node in nodes]
-        singles = _checks(model, single_layers, verify_options)
+        singles = _checks(scratch, single_layers, verify_options)
         by_form.append(dict(chain.from_iterable(single.refusals.items() for single in singles)))
     return min(filter(None, by_form), key=len, default=all_layers)
 
 
 def _checks(
-    model: LoadedModel, choices: Iterable[FoldOptions], verify_options: VerifyOptions
+    scratch: Scratch, choices: Iterable[FoldOptions], verify_options: VerifyOptions
 ) -> list[FoldCheck]:
     """Return one check for each choice of options that folds something."""
-    # The child that runs the model does not need it.
     from widthfold_onnx.decide.fixed import decide_fixed
     from widthfold_onnx.rewrite.rewriting import rewrite
-    from widthfold_onnx.rewrite.scratch import Scratch
 
+    model = scratch.original
     folds: list[tuple[FoldOptions, list[NodeName]]] = []
 
     def rewritings() -> Iterator[Rewriting]:
@@ -141,10 +151,7 @@ def _checks(
                 folds.append((options, names))
                 yield rewrite(reading, draft.forms)
 
-    with (
-        tempfile.TemporaryDirectory(prefix="widthfold-") as folder,
-        Scratch(model, Path(folder)).models(rewritings()) as files,
-    ):
+    with scratch.models(rewritings()) as files:
         if not files:
             return []
         objections = isolated(_saturation_objections, model.source, files, verify_options)
