@@ -1,11 +1,11 @@
-"""Fold one spatial axis of a Conv: find the place of every tap of the kernel.
+"""Fold one spatial axis of a Conv: find where every tap of the kernel goes.
 
 Conv along one axis, kernel extent K, stride s, dilation d, begin pad p, base dilation u:
 
     y[j] = sum_k W[k] * x[i]    where u*i = s*j + d*k - p; x is zero outside [0, L)
 
-A Conv has u = 1. If u does not divide the right side, the tap meets one of the u - 1 zeros that
-stand between two positions of x. With s = 1 this is a ConvTranspose of stride u with a mirrored
+A Conv has u = 1. A larger u puts u - 1 zeros between two positions of x: a tap reads one of them
+if u does not divide the right side. With s = 1 this is a ConvTranspose of stride u with a mirrored
 kernel (XLA calls u the base dilation, dumoulin2016 "fractionally strided").
 
 Split the output into F tiles and the input into P tiles. Interleaved, the tile is the inner
@@ -24,8 +24,9 @@ and none is added. All named folds are instances:
     K = 1             block-diagonal, the width folding of the paper
     K > 1             Toeplitz
     F = 1, P = s      space-to-depth
-    P = 1             sub-pixel convolution: F = u of a ConvTranspose; any F of a Conv, at
-                      stride' = s*F with s kernel positions more per tile, the fewest zeros
+    P = 1             sub-pixel convolution: F = u for a ConvTranspose; any F for a Conv, with
+                      stride' = s*F: each tile makes the kernel only s positions longer, so that
+                      this has the fewest zeros
     F = J, P = L      the whole axis: only j' = 0 exists, so stride' is free, and taps that
                       always read padding are dropped
 """
@@ -62,9 +63,9 @@ class Tiling(NamedTuple):
     Attributes:
         out_tile: F.
         in_tile: P.
-        out_rest: output positions of a tile.
-        in_rest: input positions of a tile.
-        stride: s'.
+        out_rest: output positions per tile.
+        in_rest: input positions per tile.
+        stride: stride'.
         blocked: tiles are the outer part of the index.
     """
 
@@ -77,7 +78,9 @@ class Tiling(NamedTuple):
 
 
 class Taps(NamedTuple):
-    """The taps that are kept: tap n moves the weight at `k[n]`.
+    """The taps that are kept, one element per tap in each vector.
+
+    Tap n moves the weight from `k[n]` to `q[n]`, between input tile `f[n]` and output tile `g[n]`.
 
     Attributes:
         g: output tiles.
@@ -122,8 +125,8 @@ class ConvAxis(Window):
     Pads count positions of the input with the zeros of its base dilation; a negative pad crops.
 
     Attributes:
-        is_open: the model leaves the extent open, so that `length` is one of many.
-        pad_period: pads of an open axis are the same where its extent differs by a multiple of it.
+        is_open: the model leaves the extent open; `length`, if known, is only one example.
+        pad_period: extents of an open axis that differ by a multiple of it have the same pads.
     """
 
     length: int | None
@@ -153,8 +156,8 @@ class FoldedAxis(Window):
 
     The input is zero-extended to `extended_length` before the fold, and the output is cut back from
     `extended_out_length` after it. Both are None if the axis is kept or its extent is not known.
-    `condition` is the congruence under which the fold is right if the axis is open; the input is
-    extended and the output cut by the same numbers of positions then.
+    The fold of an open axis is right for every extent that meets `condition`; each of them is
+    extended, and its output cut, by the same number of positions.
     """
 
     original_kernel: int
@@ -179,9 +182,9 @@ class FoldedAxis(Window):
 
 
 def keep_axis(axis: ConvAxis) -> FoldedAxis:
-    """Return the axis as it is: the instance F = P = u = 1; its extent may be unknown.
+    """Return the axis unfolded: F = P = u = 1. Its extent may be unknown.
 
-    A negative pad becomes zero taps.
+    A negative pad becomes taps of weight zero at that end of the kernel.
     """
     taps = np.arange(axis.kernel)
     zero = np.zeros_like(taps)
@@ -199,7 +202,7 @@ def keep_axis(axis: ConvAxis) -> FoldedAxis:
 
 
 UNIT = keep_axis(ConvAxis(length=1, kernel=1))
-"""An axis of one position."""
+"""An unfolded axis of one position and a kernel of 1, as a lift adds it."""
 
 
 @lru_cache(maxsize=256)  # combinations of a layer's axes ask for the same fold many times
@@ -210,7 +213,7 @@ def fold_axis(
 
     The extents need not be divisible: the result holds the lengths to which they must be extended.
     The fold of an open axis is right for all lengths that differ from this one by a multiple of
-    `condition.modulus`. If the length is not known, the fold is right for these multiples.
+    `condition.modulus`. If the length is not known, it is right for the multiples of the modulus.
 
     Args:
         axis: the axis.
@@ -248,7 +251,7 @@ def _fold_interleaved(
     first_inside, last = np.maximum(q, q % stride), stride * (out_rest - 1)
     is_live = (first_inside < in_rest) & (first_inside <= q + last)
     tiling = Tiling(out_tile, in_tile, out_rest, in_rest, stride, blocked=False)
-    return _place(axis, tiling, Taps(g, f, q, k).where(is_live))
+    return _folded_axis(axis, tiling, Taps(g, f, q, k).where(is_live))
 
 
 def _fold_blocked(
@@ -274,14 +277,15 @@ def _fold_blocked(
             "reads across the border of a block",
         )
     tiling = Tiling(out_tile, in_tile, out_rest, in_rest, stride, blocked=True)
-    return _place(axis, tiling, Taps(g, f, q, k).where((f >= 0) & (f < in_tile)))
+    return _folded_axis(axis, tiling, Taps(g, f, q, k).where((f >= 0) & (f < in_tile)))
 
 
 def _meeting(axis: ConvAxis, out_tile: int, tile_step: int) -> tuple[Index, Index, Index]:
-    """Return g, k and t of the taps that meet positions of x: u divides t.
+    """Return g, k and t of the taps that read a position of x: u divides t.
 
-    Whether it does depends on g modulo u only. Trying each g would take gigabytes for the inverse
-    of an STFT, where u is in the thousands.
+    t = s * tile_step * g + d*k - p. Whether u divides it depends on g modulo u only, so at most u
+    of the g are tried: all of them would take gigabytes for the inverse of an STFT, where u is in
+    the thousands.
     """
     base, step = axis.base_dilation, axis.stride * tile_step
     taps = axis.dilation * np.arange(axis.kernel) - axis.pad_begin
@@ -295,12 +299,12 @@ def _meeting(axis: ConvAxis, out_tile: int, tile_step: int) -> tuple[Index, Inde
 def _fold_open(
     axis: ConvAxis, out_tile: int, in_tile: int, *, blocked: bool
 ) -> FoldedAxis | Refusal:
-    """Fold an open axis, if the fold is the same for all lengths of its residue.
+    """Fold an open axis, if all lengths with its residue modulo the period have the same fold.
 
-    If the input grows by the period M = lcm(P, s*F / gcd(s*F, u), `pad_period`), the output grows
-    by u*M/s, which F divides, and the pads repeat: so both are extended as before. Taps and pads
-    that are equal at two neighbouring lengths are equal at all others: the shorter length has room
-    for all taps.
+    The period is M = lcm(P, s*F / gcd(s*F, u), `pad_period`). If the input grows by M, the output
+    grows by u*M/s, a multiple of F, and the pads repeat: so both need the same extension as before.
+    Whether taps and pads stay the same, too, is tried at two neighbouring lengths. Where these
+    agree all others do, as the shorter one already has room for all taps.
     """
     growth = axis.stride * out_tile
     period = math.lcm(in_tile, growth // math.gcd(growth, axis.base_dilation), axis.pad_period)
@@ -332,11 +336,11 @@ def _fold_open(
     )
 
 
-def _place(axis: ConvAxis, tiling: Tiling, taps: Taps) -> FoldedAxis:
-    """Choose kernel extent, dilation and pads for taps at positions q; pads are never negative.
+def _folded_axis(axis: ConvAxis, tiling: Tiling, taps: Taps) -> FoldedAxis:
+    """Choose kernel extent, dilation and pads for taps at positions q; no pad is negative.
 
-    Zero taps are added if the taps start after position 0, or leave a stride or more of the input
-    unread at its end: an ONNX Conv cannot skip input by itself.
+    Taps of weight zero are added if the first tap lies behind position 0, or if a stride or more of
+    the input would stay unread at its end: an ONNX Conv cannot skip input.
     """
     q, stride = taps.q, tiling.stride
     low = int(q.min()) if q.size else 0

@@ -49,9 +49,9 @@ class Grouping:
         return self.inputs == self.outputs == self.group
 
     def output_lanes(self, vector: int) -> int:
-        """Return the output channels that vectors compute, the unused ones included.
+        """Return the number of output channels that whole vectors compute, used or not.
 
-        A vector computes `vector` output channels of one group; depthwise groups share vectors.
+        A vector holds `vector` output channels of one group; depthwise groups share vectors.
 
         >>> Grouping(3, 20).output_lanes(16), Grouping(4, 20, 2).output_lanes(16)
         (32, 32)
@@ -63,7 +63,7 @@ class Grouping:
         return self.group * round_up(self.outputs // self.group, vector)
 
     def joins(self, output: npt.NDArray[np.intp], input_: npt.NDArray[np.intp]) -> Mask:
-        """Check whether channels are in one group."""
+        """Check, element by element, whether an output and an input channel share a group."""
         groups = output // (self.outputs // self.group), input_ // (self.inputs // self.group)
         return np.equal(*groups)
 
@@ -89,12 +89,12 @@ class Regrouping:
 
     @property
     def kept_share(self) -> float:
-        """Share of the original elements that are kept."""
+        """Share of the elements of the original weight that are kept, 0 to 1."""
         return _ratios(self)[0]
 
     @property
     def met_ratio(self) -> float:
-        """Elements of the new weight that join two original channels / elements before."""
+        """Elements of the new weight between original channels / elements of the original."""
         return _ratios(self)[1]
 
     @property

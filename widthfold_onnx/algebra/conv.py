@@ -3,7 +3,7 @@
 Channel order. With groups r, channels c of a group, batch tiles b and spatial tiles a1, a2, ...
 
     channel-major (NCHW path)   (b, r, c, a1, a2, ...)
-    tile-major   (NHWC path)   (b, r, a1, a2, ..., c)
+    tile-major    (NHWC path)   (b, r, a1, a2, ..., c)
 
 Both keep the channels of a group together, so every fold works inside `group`. A batch fold takes
 n = F*n' + b and makes F times as many groups with the same weights, W' = 1_F (x) W per group; as
@@ -44,10 +44,10 @@ class ConvFold:
         lift: axes of extent 1 put before the spatial ones ([N, C, H, W] as [N, C, 1, H, W]): no
             arithmetic changes, but a runtime picks another kernel for another rank.
         regrouping: the change from the original to the Conv that is folded.
-        summed: each tap of the first axis has output channels of its own, (k, a, c) in this order,
-            and a position of that axis is a sample. The Conv has no such axis. Behind it the
-            results of the taps are shifted and added. Without axes it is a product of matrices.
-            Axes behind the first are not folded, and there is one group.
+        summed: the Conv loses its first axis. The positions of the axis become samples, and each
+            of its taps gets output channels of its own, ordered (k, a, c). After the Conv the
+            results of the taps are shifted and added. A Conv of one axis becomes a product of
+            matrices. The other axes are not folded, and there is one group.
     """
 
     axes: tuple[FoldedAxis, ...]
@@ -76,12 +76,12 @@ class ConvFold:
 
     @property
     def sums(self) -> int:
-        """Number of results that are added for each output."""
+        """Number of results that are added up for each output: one per tap, else 1."""
         return self.axes[0].kernel if self.summed else 1
 
     @property
     def shifts(self) -> list[tuple[int, int]]:
-        """Positions that the result of each tap gets before and behind; negative ones are cut.
+        """Zeros added before and after the result of each tap; a negative number cuts.
 
         For tap k of K: (pad_begin - k*dilation, pad_end - (K - 1 - k)*dilation).
         """
@@ -92,7 +92,7 @@ class ConvFold:
 
     @property
     def bias_tap(self) -> int | None:
-        """The first tap that every position of the result meets: it adds the bias; None if none."""
+        """The tap that adds the bias: the first one that reaches every position; None if none."""
         return next((k for k, pads in enumerate(self.shifts) if max(pads) <= 0), None)
 
     @property
@@ -103,8 +103,8 @@ class ConvFold:
     def layout(self, *, output: bool) -> ConvLayout:
         """Return the layout of its input or output.
 
-        It holds only where the tensor is neither extended nor cut, and where tile-major channels
-        are of one group: the caller checks both (`rules.spatial_fold`).
+        It is valid only if the tensor is neither extended nor cut, and if tile-major channels are
+        of one group: the caller checks both (`rules.spatial_fold`).
         """
         tiles = tuple((a.out_tile if output else a.in_tile, a.blocked) for a in self.axes)
         return ConvLayout(self.batch, tiles, self.lift, self.tile_major)
@@ -153,9 +153,9 @@ class ConvFold:
     def spread(self) -> float:
         """Return the number of outputs that Inf or NaN in one input may reach, after / before.
 
-        The mean ratio is elements of the folded weight / elements that are no structural zeros,
-        without zeros at padded channels, which spread nothing. If the kernel reads padding only,
-        no output was reached before, and the ratio is `out_factor`.
+        On average this is elements of the folded weight / elements that are no structural zeros.
+        Zeros at padded channels do not count, because they spread nothing. If the kernel reads
+        padding only, no output was reached before, and the ratio is `out_factor`.
         """
         met = self._copies * self.regrouping.met_ratio
         return met / self._live_copies if self._live_copies else float(self.out_factor)
@@ -230,7 +230,7 @@ def fold_per_channel(numbers: Array, fold: ConvFold) -> Array:
 
 
 def fold_bias(bias: Array, fold: ConvFold) -> Array:
-    """Return the bias of the folded Conv; of summed taps, `fold.bias_tap` alone adds it."""
+    """Return the bias of the folded Conv; with summed taps it is 0 but for `fold.bias_tap`."""
     numbers = fold_per_channel(bias, fold)
     if fold.summed:
         numbers.reshape(fold.sums, -1)[[k for k in range(fold.sums) if k != fold.bias_tap]] = 0

@@ -1,9 +1,9 @@
-"""Define how folded and padded tensors lie: packed layouts and padded layouts.
+"""Define how folded and padded tensors lie in memory: packed layouts and padded layouts.
 
-A packed layout is a bijection between the elements of a logical and of a packed tensor. Channels
-stay on one axis, which has the same number in both, counted from one end. An op that acts on each
-element alone, or differs per channel at most, needs only the axis of the channels. There are two
-kinds.
+A packed layout is a bijection between the elements of a logical and of a packed tensor. The
+channels stay on one axis, which has the same index in both, counted from the same end. So an op
+that acts on each element alone, or with one number per channel, need only know that axis to run on
+a packed tensor. There are two kinds.
 
 Between Convs (`ConvLayout`) a tensor [N, C, L1, ...] has the channels (b, c, a1, a2, ...): batch
 tile, channel, spatial tiles; or, tile-major, (b, a1, a2, ..., c). In a channel-major layout groups
@@ -46,7 +46,7 @@ from widthfold_onnx.arrays import Array, Dims, size_of
 class PackedLayout(ABC):
     """A bijection between the elements of a logical tensor and of a packed one.
 
-    The extents of the logical tensor are divisible as the layout needs it (`fits`).
+    It is for logical tensors whose extents it divides (`fits`).
     """
 
     @property
@@ -57,7 +57,7 @@ class PackedLayout(ABC):
     @property
     @abstractmethod
     def channel_major(self) -> bool:
-        """True if the positions in a channel stay together, so that channels can be joined."""
+        """True if the packed positions of a channel are neighbours: channels can be joined."""
 
     @abstractmethod
     def rank(self, logical: int) -> int:
@@ -76,11 +76,11 @@ class PackedLayout(ABC):
 
     @abstractmethod
     def conditions(self, shape: Dims) -> dict[int, Congruence]:
-        """Return the conditions on the open ones of the logical extents `shape`, by axis."""
+        """Return what must hold of the open extents among the logical ones, `shape`, by axis."""
 
     @abstractmethod
     def smallest_shape(self, channels: int) -> tuple[int, ...]:
-        """Return the smallest logical extents that it fits, for a number of channels."""
+        """Return the smallest logical extents with `channels` channels that it fits."""
 
     @abstractmethod
     def moves(self, shape: Dims, *, inverse: bool = False) -> tuple[Move, ...]:
@@ -115,7 +115,7 @@ class PackedLayout(ABC):
 
 
 def apply_moves(array: Array, moves: Sequence[Move]) -> Array:
-    """Apply the moves to an array."""
+    """Return an array after the moves."""
     for move in moves:
         if isinstance(move, Reshape):
             pairs = enumerate(zip(move.extents, move.keep, strict=True))
@@ -181,7 +181,7 @@ class ConvLayout(PackedLayout):
         return all(e is None or e % f == 0 for e, f in pairs)
 
     def conditions(self, shape: Dims) -> dict[int, Congruence]:
-        """Return that the tiles divide the extent of every folded axis that is open."""
+        """Return for every open folded axis that its tiles divide the extent."""
         axes = enumerate(zip(shape, self.factors, strict=True))
         return {i: Congruence(0, f) for i, (extent, f) in axes if extent is None and f > 1}
 
@@ -202,9 +202,9 @@ class RowLayout(PackedLayout):
     """The packing of data or result of a product.
 
     Attributes:
-        factor: number F of tiles that are channels.
+        factor: number F of tiles, which become channels.
         weight_on_left: positions are columns, not rows.
-        merged: axes that make up the positions; more than one only on the right.
+        merged: number of axes that make up the positions; 1 with the weight on the left.
     """
 
     factor: int
@@ -230,7 +230,7 @@ class RowLayout(PackedLayout):
         return frozenset(range(rank - 2 if self.merged == 1 else 0, rank))
 
     def fits(self, shape: Dims) -> bool:
-        """Check whether the factor divides the positions; one of their axes at most may be open."""
+        """Check whether the factor divides the positions; at most one of their axes may be open."""
         most_axes = 1 if self.weight_on_left else len(shape) - 1
         if len(shape) < 2 or self.factor < 2 or not 1 <= self.merged <= most_axes:
             return False
@@ -241,7 +241,7 @@ class RowLayout(PackedLayout):
         return positions.count(None) == 1 if count is None else count % self.factor == 0
 
     def conditions(self, shape: Dims) -> dict[int, Congruence]:
-        """Return what the open axis of positions needs beside the fixed ones."""
+        """Return the condition on the open axis of positions: F divides all positions together."""
         positions = self.positions(len(shape))
         fixed_count = math.prod(extent for extent in shape[positions] if extent is not None)
         modulus = self.factor // math.gcd(self.factor, fixed_count)
@@ -308,9 +308,9 @@ class PaddedLayout:
         return places
 
     def expand(self, array: Array, axis: int, fill: float = 0) -> Array:
-        """Return an array with `fill` at the padding of an axis; it has an element per channel.
+        """Insert `fill` at the padding of an axis, which holds one element per channel.
 
-        Numbers are copied bit for bit.
+        The other numbers are copied bit for bit.
         """
         shape = list(array.shape)
         shape[axis] = self.width

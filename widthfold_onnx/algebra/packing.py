@@ -1,17 +1,17 @@
-"""Pack and unpack a tensor by Reshapes and Transposes, as few as the order allows.
+"""Pack and unpack a tensor by as few Reshapes and Transposes as possible.
 
-A tensor [N, C, L1, L2, ...] consists of atoms: N of (n, b), C of groups and channels (r, c), a
-folded axis Li of its tile and its rest (interleaved: rest then tile; blocked: tile then rest).
-A packing is a sequence of arrangements of atoms. Two neighbouring arrangements differ by a Reshape
-if the atoms with an extent above 1 keep their order. Otherwise they differ by a Transpose. An axis
-is cut no further than packing needs, so that unknown extents mostly keep their place.
+The axes of a tensor [N, C, L1, L2, ...] are split into atoms: N into (n, b), C into groups and
+channels (r, c), a folded axis Li into its tile and its rest (interleaved: rest, tile; blocked:
+tile, rest). A packing is a sequence of arrangements of atoms. Two neighbouring arrangements differ
+by a Reshape if the atoms with an extent above 1 keep their order, else by a Transpose. An axis is
+split no further than packing needs: a Reshape can copy an unknown extent that keeps its axis.
 
     NCHW path   cut - order as (n | b r c a.. | rest..) - merge
     NHWC path   to channels-last - cut - order as (n | rest.. | b r a.. c) - merge - to NCHW
 
 The NCHW path gives channel-major channels, the NHWC path tile-major ones (see `algebra.conv`).
-In the NHWC path the two outer Transposes cancel against a channels-last runtime's own, and
-packing the last axis needs no other Transpose: one Reshape stands between them.
+In the NHWC path a channels-last runtime cancels the two outer Transposes against its own. Packing
+the last axis needs no third one: a single Reshape stands between the two.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ Axis = tuple[str, ...]
 Arrangement = tuple[Axis, ...]
 
 CACHED_PACKINGS = 8192
-"""Packings that are kept: 8,700 forms of a net of 23 layers share 2,900 on each path."""
+"""Number of packings to cache: the forms of a net of 23 layers need 2,900 on each path."""
 
 
 @dataclass(frozen=True)
 class Reshape:
-    """A row-major regrouping.
+    """Other axes for the same elements in the same order.
 
     Attributes:
         rank: number of axes before the Reshape.
         extents: extents after it, None where unknown.
-        keep: `keep[i]` says that axis i has the same extent before, so that a 0 copies it.
+        keep: whether axis i is axis i before it, too: then a 0 in the shape copies its extent.
     """
 
     rank: int
@@ -46,7 +46,7 @@ class Reshape:
 
     @property
     def inferred(self) -> int:
-        """Number of extents that the runtime must infer; it can infer one."""
+        """Number of extents that are left to the runtime, which can infer one."""
         pairs = zip(self.extents, self.keep, strict=True)
         return sum(extent is None and not keep for extent, keep in pairs)
 
@@ -64,7 +64,7 @@ class ShiftedSum:
     """[N, D, K*O, ...] as [N, D', O, ...]: the sum over k of the channels k*O to k*O + O - 1.
 
     Attributes:
-        pads: positions that addend k gets along D before and behind; negative ones are cut.
+        pads: zeros added before and after addend k along D; a negative number cuts.
         channels: O.
         rank: number of axes.
     """
@@ -79,18 +79,18 @@ MoveOrSum = Move | ShiftedSum
 
 
 def shape_after(shape: Dims, moves: Iterable[Move]) -> Dims:
-    """Return the extents behind some moves of a tensor."""
+    """Return the extents of a tensor after the moves."""
     for move in moves:
         shape = move.extents if isinstance(move, Reshape) else tuple(shape[i] for i in move.order)
     return shape
 
 
 def inferred(moves: Sequence[MoveOrSum], *, shuffles: bool = False) -> int:
-    """Return the most extents that a runtime must infer in one of some moves; it can infer one.
+    """Return how many extents one of the moves leaves to the runtime, at most; it can infer one.
 
     Args:
         moves: the moves.
-        shuffles: whether a pixel shuffle becomes one node, which infers none.
+        shuffles: whether a pixel shuffle becomes a DepthToSpace, which leaves none.
     """
     if shuffles and pixel_shuffle(moves) is not None:
         return 0
@@ -103,7 +103,7 @@ def are_views(moves: Iterable[MoveOrSum]) -> bool:
 
 
 def pixel_shuffle(moves: Sequence[MoveOrSum]) -> int | None:
-    """Return the block of the DepthToSpace that equals some moves; None if there is none.
+    """Return the block size of the DepthToSpace that equals the moves; None if none does.
 
     [N, C*b*b, H, W] as [N, C, b, b, H, W], ordered as [N, C, H, b, W, b], as [N, C, H*b, W*b]:
     mode CRD in the operator's text.
@@ -233,7 +233,10 @@ def pack(
 
 
 def pack_positions(shape: Sequence[int | None], tile: int) -> tuple[Packing, Packing]:
-    """Describe [N, C, L, ...] as [N * L/tile, tile*C, ...], and with N and L/tile as two axes."""
+    """Describe two packings of [N, C, L, ...], whose L/tile positions become samples.
+
+    The first leads to [N * L/tile, tile*C, ...], the second to [N, L/tile, tile*C, ...].
+    """
     n, c, length, *extents = shape
     rest = None if length is None else length // tile
     plane = [f"plane{i}" for i in range(len(extents))]
@@ -251,7 +254,7 @@ def pack_positions(shape: Sequence[int | None], tile: int) -> tuple[Packing, Pac
 
 
 def _cut(atoms: Mapping[str, int | None], *axes: Axis) -> Arrangement:
-    """Split each axis into its atoms, but no further than packing needs."""
+    """Split each axis into its atoms; an axis with an atom of extent 1 stays whole."""
     return tuple(
         piece
         for axis in axes
@@ -260,10 +263,10 @@ def _cut(atoms: Mapping[str, int | None], *axes: Axis) -> Arrangement:
 
 
 def _ordered(atoms: Mapping[str, int | None], pieces: Arrangement, *order: str) -> Arrangement:
-    """Return the pieces in the order of their atoms; atoms of extent 1 do not count."""
+    """Sort the pieces by the order of their atoms; atoms of extent 1 do not count."""
 
-    def place(piece: Axis) -> int:
+    def rank(piece: Axis) -> int:
         moving_atoms = [a for a in piece if atoms[a] != 1]
         return min(order.index(a) for a in moving_atoms or piece)
 
-    return tuple(sorted(pieces, key=place))
+    return tuple(sorted(pieces, key=rank))

@@ -1,10 +1,10 @@
-"""Describe every operator that can be folded as a Conv: one file a family, one table of all.
+"""Describe the operators that can be folded as a Conv: one file per family, one table of all.
 
-A description says where the inputs of a node are, and how its data lies. It turns the stored weight
-into [O, C/group, *kernel] and back, and returns the attributes of the folded node. To add an
-operator, write a description and a line of `OPERATORS`.
+A description says which input is which and how the data lies. It turns the stored weight into
+[O, C/group, *kernel] and back, and returns the attributes of the folded node. To add an operator,
+write a description and a line of `OPERATORS`.
 
-`evidence.proof` has definitions of its own.
+`evidence.proof` defines the operators itself, so that a mistake here does not hide there.
 """
 
 from __future__ import annotations

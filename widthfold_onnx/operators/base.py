@@ -1,4 +1,4 @@
-"""Define what a description of an operator says."""
+"""Define how an operator is described as a Conv: the base class of all descriptions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Scales(NamedTuple):
     Attributes:
         owner: the tensor that they quantize: data, weight or result.
         indices: index of the scale and of the zero point; None for an input that does not exist.
-        per_channel: they may hold one number per output channel; else one number in all.
+        per_channel: they may hold one number per output channel, and not only a single one.
     """
 
     owner: str
@@ -59,7 +59,7 @@ class Scales(NamedTuple):
 
 
 class FoldedOperator(NamedTuple):
-    """The operator of a folded node."""
+    """The operator of a folded node, and all of its attributes."""
 
     domain: str
     op_type: str
@@ -70,13 +70,13 @@ class FoldedOperator(NamedTuple):
 class Operator(ABC):
     """An operator, described as a Conv with a weight [O, C/group, *kernel].
 
-    A node is read in this order, which ends at the first refusal: `problem`, its constants and
-    `scales`, `data_problem`, `data_shape`, `axes`. The defaults describe a Conv of one group.
+    A node is read in this order, up to the first refusal: `problem`, its constants and `scales`,
+    `data_problem`, `data_shape`, `axes`. The defaults describe a Conv of one group.
 
     Attributes:
         inputs: the indices of its inputs.
         takes_integers: whether it multiplies integers.
-        min_opset: first operator set in which it is understood.
+        min_opset: the first operator set that is supported.
     """
 
     inputs: Inputs = Inputs()
@@ -90,8 +90,8 @@ class Operator(ABC):
     bias_per_channel: ClassVar[bool] = True
     """True if its bias is always one number per output channel."""
     moves_integers: ClassVar[bool] = True
-    """True if a runtime still computes a dequantized node in integers where moves of integers stand
-    before its DequantizeLinear."""
+    """True if the runtime computes a dequantized node in integers even if Reshapes or Transposes
+    move its data before the DequantizeLinear."""
 
     @property
     def weight_on_left(self) -> bool:
@@ -99,7 +99,7 @@ class Operator(ABC):
         return self.inputs.weight < self.inputs.data
 
     def problem(self, node: Node) -> Refusal | None:
-        """Say why this does not describe a node; nothing else is asked of it then."""
+        """Refuse a node that this does not describe; the other methods are not for such a node."""
         return None
 
     @property
@@ -169,14 +169,14 @@ class Operator(ABC):
 
 
 def inconsistent_shapes(data: Dims, weight: Sequence[int], suffix: str) -> Refusal:
-    """Return the refusal of extents that do not fit together; `suffix` names further numbers."""
+    """Return the refusal of extents that do not fit together; `suffix` ends the list of them."""
     return Refusal(
         Code.INCONSISTENT_SHAPES, f"input {list(data)}, weight {list(weight)}{suffix} do not fit"
     )
 
 
 def int_attribute(node: Node, name: str, default: Sequence[int]) -> list[int]:
-    """Return an attribute of integers."""
+    """Return an attribute of integers as a list; the default if the node has none."""
     return list(node.attributes.get_ints(name, default))
 
 
@@ -189,7 +189,7 @@ def read_axes(node: Node, lengths: Dims, kernel: Sequence[int]) -> list[ConvAxis
         kernel: extents of the kernel by its weight.
 
     Returns:
-        The axes, without what `auto_pad` says; a refusal if the attributes contradict each other.
+        The axes, with `auto_pad` still ignored; a refusal if the attributes contradict each other.
     """
     rank = len(lengths)
     declared = int_attribute(node, "kernel_shape", kernel)

@@ -1,8 +1,8 @@
 """Describe Conv, QLinearConv, ConvInteger and FusedConv: the canonical linear operators.
 
 FusedConv is a Conv with the activation behind it, as ONNX Runtime's optimizer writes it. It adds
-its input Z, if there is one, and then applies `activation` to every number alike (contrib_defs.cc).
-So the activation of a fold is the fold of the activation.
+its input Z, if there is one, and then applies `activation` to each number alone (contrib_defs.cc),
+so the folded node can apply it as well.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Conv(Operator):
 
     @property
     def scales(self) -> Sequence[Scales]:
-        """The scales of the weight: data and result have one number each (operator texts)."""
+        """The scales of the weight only: data and result have one number each (operator texts)."""
         return [
             Scales("weight", (self.inputs.weight_scale, self.inputs.weight_zero), per_channel=True)
         ]
@@ -55,7 +55,7 @@ class Conv(Operator):
         return None
 
     def data_shape(self, node: Node, stored: Dims, channels: int) -> Dims:
-        """Return the extents as they are, with the channels of the weight where they are open."""
+        """Return the extents as they are; open channels are those of the weight."""
         batch, declared, *spatial = stored
         return (batch, channels if declared is None else declared, *spatial)
 
@@ -78,15 +78,15 @@ class Conv(Operator):
         return tuple(axes)
 
     def pad_period(self, node: Node, axis: ConvAxis) -> int | None:
-        """Return the stride for SAME."""
+        """Return the stride for SAME, whose pads depend on the extent modulo the stride; else 1."""
         return axis.stride if auto_pad_of(node).startswith("SAME") else 1
 
     def group(self, node: Node) -> int:
-        """Return the attribute."""
+        """Return the attribute `group`, by default 1."""
         return group_of(node)
 
     def folded_operator(self, node: Node, fold: ConvFold) -> FoldedOperator:
-        """Return a Conv; without axes it is a product of matrices."""
+        """Return a Conv; a Gemm if the fold leaves no axis (`ConvFold.summed`)."""
         if not fold.kernel:
             return FoldedOperator("", "Gemm", {"transB": 1})
         domain, op_type = operator_of(node)
@@ -94,7 +94,7 @@ class Conv(Operator):
 
 
 def _same_pads(axis: ConvAxis, auto_pad: str) -> tuple[int, int] | Refusal:
-    """Return the pads that give one output position per `stride` positions of the input."""
+    """Return the pads with which the output has ceil(length / stride) positions."""
     length, stride = axis.length, axis.stride
     span = axis.dilation * (axis.kernel - 1) + 1
     if length is None and stride > 1:
@@ -132,7 +132,7 @@ def auto_pad_of(node: Node) -> str:
 
 
 def group_of(node: Node) -> int:
-    """Return the number of groups of a node."""
+    """Return the attribute `group`, by default 1."""
     return node.attributes.get_int("group", 1)
 
 
@@ -147,7 +147,7 @@ ADDEND = 3
 
 @dataclass(frozen=True, kw_only=True)
 class FusedConv(Conv):
-    """A Conv with an activation."""
+    """A Conv followed by an activation in the same node."""
 
     activates: ClassVar[bool] = True
 

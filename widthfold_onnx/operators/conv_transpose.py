@@ -67,7 +67,7 @@ class ConvTranspose(Conv):
         return tuple(axes)
 
     def pad_period(self, node: Node, axis: ConvAxis) -> int | None:
-        """Return None for an `output_shape`."""
+        """Return None for an `output_shape`, whose pads grow with the extent; else 1."""
         return None if int_attribute(node, "output_shape", []) else 1
 
     def canonical_weight(self, weight: Array, node: Node) -> Array:
@@ -95,7 +95,7 @@ def _pads(
         pads: the attribute, for the axis.
         full: output extent without pads; None where the input's is not known.
         target: output extent that `output_shape` asks for, if it does.
-        surplus: `full` minus stride times the input's extent, which SAME keeps.
+        surplus: `full` minus stride times the input's extent: what SAME cuts off.
     """
     if target is not None:
         if full is None:

@@ -1,13 +1,13 @@
 """Describe an Einsum of data and a constant weight as a product of matrices.
 
-Labels of both operands are batches (groups) if the result has them, and are summed if not. The
-others are rows, of the data, and columns, of the weight. The data is read as
+A label of both operands is a batch (group) if the result has it, and is summed if not. The other
+labels of the data are rows, those of the weight are columns. The operands are read as
 
     weight on the right:  [rows.., batches.., row, summed..]; weight [batches.., summed, columns]
     weight on the left:   [rows.., batches.., summed.., row]; weight [batches.., columns, summed]
 
-So the product is a MatMul behind a Transpose of the data, and before a Transpose of the result. The
-last row is folded (`algebra.layouts`).
+So an Einsum is a MatMul between two Transposes, of the data and of the result. The last label of
+the rows is folded (`algebra.layouts`).
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ class Labels:
         return (*self.rows[:-1], *self.batches)
 
     def oriented(self, row: Sequence[T], channels: Sequence[T]) -> tuple[T, ...]:
-        """Return the parts of the two last axes in the order of the product."""
+        """Return the row and the channels in the order in which the product has them."""
         return (*channels, *row) if self.weight_on_left else (*row, *channels)
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The axis of the data for each axis of the product; of several summed axes the first."""
+        """The axis of the data for each axis of the product; the first of several summed ones."""
         axes = (*self.leading, *self.oriented(self.rows[-1:], self.summed[:1]))
         return tuple(self.data.index(label) for label in axes)
 

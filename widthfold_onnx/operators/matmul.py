@@ -5,8 +5,8 @@
 
 On the right the tiles of a fold lie before the channels (tile-major), on the left behind them:
 so both ends are single Reshapes (`algebra.layouts`), and the folded weight is I_F (x) B or
-W (x) I_F. Leading axes of the weight are groups: one matrix per batch, each folded by itself. A
-weight is stored again as it was. Only a Gemm knows transA and transB, and C, which is a bias.
+W (x) I_F. Leading axes of the weight are groups: one matrix per batch, each folded by itself. The
+folded weight has the order of axes of the original. Only a Gemm has transA, transB, and C, a bias.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Product(Operator):
         return matrices if self._outputs_first(node) else matrices.swapaxes(-1, -2)
 
     def out_axis(self, node: Node, rank: int) -> int | None:
-        """Return the last axis or the axis before it; a vector counts input channels alone."""
+        """Return the last axis or the axis before it; None for a vector of input channels."""
         return None if rank == 1 else rank - (2 if self._outputs_first(node) else 1)
 
     def folded_operator(self, node: Node, fold: ConvFold) -> FoldedOperator:
@@ -133,7 +133,7 @@ class Product(Operator):
 
 
 def _sides(product: Product) -> tuple[Product, Product]:
-    """Return a description for a weight on the right, and the same for one on the left."""
+    """Return a description for a weight on the right, and its mirror image for one on the left."""
     inputs = product.inputs
     mirrored_inputs = replace(
         inputs,
