@@ -10,6 +10,7 @@ import pytest
 from tests.small_models import build, save
 from tests.tuning.search.nets import ALL, ONE_AXIS, found
 from tests.tuning.world import World, doubled, enter
+from widthfold_onnx import InvalidModelError
 from widthfold_onnx.tuning.search import session as session_module
 
 TWINS = """
@@ -55,6 +56,22 @@ def test_whatever_changes_the_times_is_measured_again(
     found(model, **changes)
     # Three layers, alone and between packed tensors; with all of them, and without each.
     assert (len(world.raced), len(world.compared)) == (6, 4)
+
+
+def test_a_file_that_is_replaced_meanwhile_gets_no_measurements(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = enter(monkeypatch, World(doubled, ALL))
+
+    def replaced(function: object, *args: object, **more: object) -> object:
+        if not world.children:
+            save(build(TWINS), model)
+        return world.isolated(function, *args, **more)
+
+    monkeypatch.setattr(session_module, "isolated", replaced)
+    with pytest.raises(InvalidModelError, match="changed"):
+        found(model)
+    assert world.compared == []
 
 
 def test_another_selection_of_alike_layers_is_another_model(

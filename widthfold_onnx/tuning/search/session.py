@@ -75,13 +75,19 @@ class SearchSession:
         return forms_of(decisions_of(self.read(draft), self.fold_options.selection, choose))
 
     def subject(self, shapes: Shapes) -> str:
-        """Return the name of the model in the store: its content and inputs, at these shapes."""
+        """Return the name of the model in the store: its content and inputs, at these shapes.
+
+        Raises:
+            InvalidModelError: the file was changed since it was read.
+        """
         return canonical({**self._unsized_subject, "shapes": shapes})
 
     @cached_property
     def _unsized_subject(self) -> dict[str, object]:
+        content = self.model.path.read_bytes()
+        self.model.check_unchanged()  # else times of this model would be stored for another one
         return {
-            "model": _digest(self.model.path.read_bytes()),
+            "model": _digest(content),
             "inputs": _digests(self.search_options.inputs),
             "values": self.search_options.cases[0],
         }
