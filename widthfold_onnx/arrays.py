@@ -1,4 +1,4 @@
-"""Name types of arrays and of extents, calculate with these, group linked items, draw integers."""
+"""Define types of arrays and extents, and small functions on numbers, groups and integers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ Dims = tuple[int | None, ...]
 
 
 def size_of(extents: Iterable[int | None]) -> int | None:
-    """Return the product of extents, None where one is not known."""
+    """Return the number of elements of a tensor; None if one of its extents is open.
+
+    >>> size_of([2, 3]), size_of([2, None]), size_of([])
+    (6, None, 1)
+    """
     size = 1
     for extent in extents:
         if extent is None:
@@ -30,15 +34,22 @@ def size_of(extents: Iterable[int | None]) -> int | None:
 
 
 def round_up(count: int, multiple: int) -> int:
-    """Return the smallest multiple that is at least a count."""
+    """Round a count up to a multiple.
+
+    >>> round_up(9, multiple=8)
+    16
+    """
     return -(-count // multiple) * multiple
 
 
 def connected(links: Iterable[Sequence[T]]) -> Iterator[list[T]]:
-    """Yield the groups of items that links join, directly or through other items.
+    """Yield the connected components of a graph.
+
+    >>> list(connected([("a", "b"), ("c",), ("b", "d")]))
+    [['a', 'b', 'd'], ['c']]
 
     Args:
-        links: each joins some items.
+        links: each connects all of its items.
     """
     links_by_item: dict[T, list[Sequence[T]]] = defaultdict(list)
     for items in links:
@@ -60,7 +71,7 @@ def connected(links: Iterable[Sequence[T]]) -> Iterator[list[T]]:
 def integers_of_all_sizes(
     generator: np.random.Generator, shape: Sequence[int], dtype: np.dtype[Any]
 ) -> Array:
-    """Draw integers, as many of each binary magnitude that the type holds, of all its signs."""
+    """Draw integers that the type holds: log2 of the magnitude is uniform, the sign random."""
     limits = np.iinfo(dtype)
     exponents = generator.uniform(0, int(limits.max).bit_length() - 1e-6, tuple(shape))
     signs = generator.choice([-1, 1] if limits.min else [1], tuple(shape))

@@ -49,7 +49,7 @@ class UnverifiedError(WidthfoldError):
 
 
 class GivenUpError(UnverifiedError):
-    """A clock ended what was to be found out; no verdict may rest on what was found until then."""
+    """A search ran out of time; no verdict may rest on what it had found until then."""
 
 
 class NoKernelError(UnverifiedError):
@@ -72,13 +72,13 @@ LOG = logging.getLogger("widthfold")
 
 
 def note_swallowed(consequence: str) -> None:
-    """Log the exception that is handled, with its traceback: `--debug` shows it.
+    """Log the exception being handled, with its traceback; `--debug` shows it.
 
-    Libraries raise any exception on nodes that they do not know, and a fault of ours may hide among
-    them.
+    A library may raise any exception on a node that it does not know, so such exceptions are
+    caught, and a fault of ours may be among them.
 
     Args:
-        consequence: what follows instead of an error.
+        consequence: what is done instead of raising an error.
     """
     LOG.debug("%s:", consequence, exc_info=sys.exception())
 

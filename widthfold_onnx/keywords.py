@@ -1,8 +1,9 @@
 """Name the options as keywords of the Python API: as on the command line, with "_" for "-".
 
-The types below list the keywords of each call. Everything else follows from the dataclasses of
-options. A keyword has the name of a field, without its "s" where the command line gives values one
-by one. It starts with "no_" where it switches something off.
+The types below list the keywords of each call; their values go into the dataclasses of `options`.
+A keyword has the name of its field. It is singular where the option of the command line is
+(`companion` sets `companions`), and starts with "no_" where it switches something off (`no_measure`
+sets `measure`). `rtol` and `atol` make the `tolerance`.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from widthfold_onnx.options import (
 Options = TypeVar("Options")
 
 CHECKED = (bool, int, float, float | None, str | None, Mapping[str, str], Sizes, Values)
-"""Types of fields that a dataclass of options leaves to its caller; it checks words itself."""
+"""Types of fields that are checked here; a dataclass of options checks the others itself."""
 
 FROM_SEQUENCE = (tuple[str, ...], tuple[Companion, ...])
-"""Types of fields of several words."""
+"""Types of fields that take any sequence of words."""
 
 
 class ValueKeywords(TypedDict, total=False):
@@ -173,12 +174,12 @@ def check_keywords(call: str, keywords: Iterable[str], allowed: type) -> None:
 
 
 def options_from(kind: type[Options], keywords: Mapping[str, Any], **defaults: Any) -> Options:
-    """Return the options that keywords set; keywords of other options are left out.
+    """Make options of one kind; keywords that set none of its fields are ignored.
 
     Args:
         kind: the dataclass of the options.
         keywords: the given ones.
-        defaults: values of fields that no keyword sets.
+        defaults: values of fields; a keyword overrides them.
 
     Raises:
         UsageError: a value that does not fit.
@@ -194,7 +195,7 @@ def options_from(kind: type[Options], keywords: Mapping[str, Any], **defaults: A
 
 
 def _value(name: str, field: str, value: Any, hint: Any) -> Any:
-    """Return the value of a field for the value of a keyword.
+    """Convert the value of a keyword to the value of its field.
 
     Raises:
         UsageError: the value is of another type.
@@ -223,7 +224,7 @@ def _value(name: str, field: str, value: Any, hint: Any) -> Any:
 
 
 def _of_type(name: str, value: Any, hint: Any) -> Any:
-    """Return a value as the type of its field, with tuples for lists.
+    """Convert a value to the type of its field, e.g. a list to a tuple.
 
     Raises:
         UsageError: it is of another type.

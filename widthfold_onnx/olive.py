@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_type_hints
 
 import onnx
-from olive.hardware import AcceleratorSpec, Device  # noqa: TID251 - this module is the door
+from olive.hardware import AcceleratorSpec, Device  # noqa: TID251 - only this module does
 from olive.logging import get_olive_logger  # noqa: TID251
 from olive.model import ONNXModelHandler  # noqa: TID251
 from olive.model.utils import resolve_onnx_path  # noqa: TID251
@@ -37,7 +37,7 @@ from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.settings import level_in
 
 DEVICES = {Device.GPU: Provider.CUDA}
-"""Providers of devices that come without one, as Olive takes them; the CPU for the others."""
+"""Provider by device where the accelerator names none, as in Olive; any other device: the CPU."""
 
 LEVELS = {Level.DISABLED: 0, Level.EXTENDED: 2, Level.ALL: 99}
 """Optimization levels of ONNX Runtime, as Olive passes them on."""
@@ -116,7 +116,7 @@ def _fold(model: Path, out: Path, options: dict[str, Any]) -> OptimizeReport:
 
 
 def _settings(model: ONNXModelHandler, report: OptimizeReport) -> dict[str, Any] | None:
-    """Return what sessions are opened with: the level at which the folded model is fastest."""
+    """Return the settings of the model, with the level at which the folded model is fastest."""
     settings: dict[str, Any] = model.inference_settings or {}
     if report.search is None or not report.search.folded_setting:
         return settings or None

@@ -24,19 +24,18 @@ Sizes = tuple[Shapes, ...]
 """One or more assignments of shapes to inputs; the first is primary: layers are planned with it."""
 
 ANY_SIZE: Sizes = ({},)
-"""The one assignment that fixes nothing."""
+"""A single assignment that fixes no shape."""
 
 MAX_SIZES = 8
-"""Most assignments that a caller may name: every one of them is run, proved and timed."""
+"""Most assignments that a caller may give: the models are run, proved and timed at each."""
 
 Values = Mapping[str, tuple[float, ...]]
-"""Input name -> its elements, or the one element that fills it."""
+"""Input name -> all of its elements, or one value for all of them."""
 
 MIN_FACTOR = 2
 MAX_FACTOR = 4096
 DEFAULT_FACTOR = 8
-"""Positions that become channels: the least and the most, and how many where nothing is measured
-and no factor is given."""
+"""Bounds of the factor, and the factor of commands that measure nothing unless one is given."""
 
 MAX_MULTIPLE = 1024
 """Largest multiple to which channels are padded."""
@@ -63,12 +62,12 @@ class Layout(StrEnum):
 
 
 class FormName(StrEnum):
-    """The forms that are asked for where nothing is measured.
+    """What is folded (`--form`).
 
     Attributes:
-        FOLD: the cheapest fold by the factor.
-        STRIDES: a fold of the strides of a layer and nothing else: of the output of a
-            ConvTranspose, of the input of any other Conv.
+        FOLD: positions of an axis, by the factor.
+        STRIDES: only strides: of the output of a ConvTranspose, of the input of any other Conv.
+            Nothing is measured.
     """
 
     FOLD = "fold"
@@ -91,7 +90,7 @@ class AxisName(StrEnum):
     """Axes by name; a number means the axis of the Conv's input, 0 the batch, 2 the first spatial.
 
     Attributes:
-        AUTO: the axes of the cheapest fold.
+        AUTO: whichever axes give the cheapest fold.
         BATCH: the samples.
         HEIGHT: the spatial axis before the last.
         WIDTH: the last spatial axis.
@@ -142,7 +141,7 @@ W = TypeVar("W", bound=StrEnum)
 
 
 def word(name: str, value: str, kind: type[W]) -> W:
-    """Return a word of an enumeration; options may be plain strings.
+    """Convert a string, or a member itself, to a member of an enumeration.
 
     Raises:
         UsageError: the enumeration has no such word.
@@ -193,7 +192,7 @@ class FoldOptions:
     Attributes:
         factor: positions moved into channels, F >= 2. None: measurement chooses a factor for each
             layer; with form strides there is no factor.
-        form: folds by the factor, or of strides alone, which measure nothing either.
+        form: what is folded: positions by the factor, or only strides.
         axis: a name, or an index into the Conv's input shape.
         layout: the order of the axes around folded nodes.
         ragged: fold extents that the factor does not divide (zero-extend, then cut).
@@ -201,8 +200,8 @@ class FoldOptions:
         nonfinite: what a fold may do to Inf and NaN.
         fixed_shapes: declare the single assignment of `input_shapes` in the new model, as its only
             sizes.
-        max_channels: a layer with at least this many channels on both sides of a group is left
-            alone.
+        max_channels: a layer is left alone if its input and its output have at least this many
+            channels in every group.
         max_flops_growth: most multiply-adds of a form, as a multiple of the layer's.
         max_bytes_growth: most bytes of input, weight and output, as a multiple of the old.
         nodes: glob patterns; if any, only layers whose node name matches one are folded.
@@ -340,7 +339,7 @@ class Provider(StrEnum):
 
 
 class Effort(StrEnum):
-    """The amounts that a search measures before it decides (`tuning.effort`).
+    """How much a search measures before it decides (`tuning.effort`).
 
     Attributes:
         QUICK: the few most promising forms of each layer.
@@ -380,14 +379,17 @@ class Tolerance:
         return self.rtol is not None or bool(self.atol) or output in self.per_output
 
     def rtol_of(self, output: str, default: float) -> float:
-        """Return the rtol of an output; a default of 0, of integers, is replaced by name only."""
+        """Return the rtol of an output.
+
+        A default of 0, that of integers, is overridden by `per_output` only.
+        """
         general = default if self.rtol is None or not default else self.rtol
         return self.per_output.get(output, general)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeOptions:
-    """Options of ONNX Runtime, with which a model runs.
+    """Options with which ONNX Runtime runs a model.
 
     Attributes:
         provider: where it runs. A model that runs elsewhere is an error; single nodes that do are
@@ -398,9 +400,9 @@ class RuntimeOptions:
         inputs: stored inputs (``test_data_set_*`` folder, .npz or .npy). They give the sizes where
             the caller names none. Whole models are compared and timed on them.
         values: values of control inputs, such as a rate, in all runs.
-        cases: combinations of values that choose between parts of the model, with `values` in each
-            (`runtime.inputs.cases`). All of them are compared, the first is timed.
-        index_limits: the inputs that are indices or sizes, each with a number above them
+        cases: combinations of values of control inputs, `values` included in each
+            (`runtime.inputs.cases`). Outputs are compared in every case; the first is timed.
+        index_limits: by input that holds indices or sizes: an exclusive upper bound of its elements
             (`model.proto.indices`).
         weight_extents: the extents of open dimensions that weights fix (`model.shapes.weights`).
 
@@ -424,7 +426,7 @@ class RuntimeOptions:
         require(in_range, "threads", self.threads, f"lie in 1..{MAX_THREADS}")
 
     def to(self, kind: type[Kind], **values: Any) -> Kind:
-        """Return options of another kind with which models run as with these.
+        """Return options of another kind with the same fields of `RuntimeOptions`.
 
         Args:
             kind: the dataclass.
@@ -439,10 +441,10 @@ class TimingOptions(RuntimeOptions):
     """Options with which whole models are timed.
 
     Attributes:
-        seeds: how many random input sets are compared; five cover all distributions. 0 takes the
-            stored inputs alone, for times, too.
-        input_shapes: sizes for dimensions that the model leaves open; all of them are compared,
-            proved and timed.
+        seeds: number of random input sets to compare; five cover all distributions. With 0, models
+            are compared and timed on stored inputs only.
+        input_shapes: sizes for dimensions that the model leaves open; models are compared, proved
+            and timed at each of them.
         time_budget: seconds that timing may take.
 
     Raises:
@@ -469,17 +471,18 @@ class VerifyOptions(TimingOptions):
 
     Attributes:
         tolerance: what counts as equal.
-        truth_work: most work for the truth, runs of the original in float64, in millions of
-            elements that its nodes compute (`evidence.parity.truth`); 0 leaves it out.
-        freeze_weights: initializers that callers of the original may replace may be constants of
-            the rewritten model; both are compared with the original's own.
-        needs_proof: do not pass an unproved result, as a model that was just folded must be: a fold
-            rounds nothing. Else what cannot be proved is left to the comparison of outputs.
+        truth_work: limit for the truth, the runs of the original in float64, in millions of
+            elements that its nodes compute (`evidence.parity.truth`); 0: no such runs.
+        freeze_weights: accept a rewritten model in which overridable initializers became constants;
+            both models are compared with the original's values.
+        needs_proof: True: only a proved model passes, as after a fold, which rounds nothing. False:
+            outputs decide what the proof leaves open.
         timing: time both models in alternating pairs.
-        baseline: JSON report of an earlier `verify`; `fail_under` then judges the speed-up / that.
-        fail_under: least original / rewritten; the verdict is fail where the speed-up is below it
-            beyond noise, unverified where that is not known; None asks nothing
-            (`evidence.timing.requirement`).
+        baseline: JSON report of an earlier `verify`; `fail_under` then bounds this speed-up / the
+            saved one.
+        fail_under: required speed-up, original / rewritten. The verdict is fail if the speed-up is
+            below it beyond noise, unverified if its interval is too wide to tell
+            (`evidence.timing.requirement`). None: no requirement.
 
     Raises:
         UsageError: a number out of its range, or `fail_under` without a timing to judge.
@@ -520,13 +523,13 @@ class SearchOptions(RuntimeOptions):
     """Options for the measurements of `optimize` and `tune`.
 
     Attributes:
-        effort: number of timed forms and layers, and seconds.
-        time_budget: seconds that racing the layers may take; deciding comes on top. None: what the
-            effort takes.
+        effort: how many forms and layers are timed, and for how long.
+        time_budget: seconds for measuring layers; timing the whole model comes on top. None: by
+            effort.
         store: file that keeps measurements; None keeps them in memory for this run.
         target: device that is predicted for (`tuning.targets`); None: the target that
             the provider suggests.
-        measure: False runs nothing, and predicts each measurement that the store lacks.
+        measure: False: nothing is run; times that the store lacks are predicted.
 
     Raises:
         UsageError: a number out of its range.

@@ -1,11 +1,11 @@
-"""Tell the caller of the running command which step has begun.
+"""Report the steps of the running command to its caller.
 
     with progress_to(print):
         progress(Step("planning"))  # also from any function that the block calls
 
 A listener that raises ends the command at that step. It belongs to the block, not to the process:
 two commands in two threads have two listeners. A thread or process that is started in the block
-has none; it opens a block of its own, and hands its steps on.
+has no listener; it opens a block of its own, whose listener passes the steps on.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Step:
-    """A step of the work that has begun.
+    """A step that has begun.
 
     Attributes:
         text: one line, with names of a model as they are.
         done: how many of `total` are done.
         total: 0 if unknown.
-        seconds_left: at most, where there is a limit.
+        seconds_left: upper bound of the remaining time; None where there is none.
     """
 
     text: str
@@ -34,7 +34,7 @@ class Step:
 
 
 READING = Step("reading the model")
-"""The first step of a command. `load` does not tell it: it also checks files of our own."""
+"""The first step of a command. `load` does not report it, as it also reads files that we wrote."""
 
 Listener = Callable[[Step], None]
 """A function of the caller, which gets each step."""
@@ -48,16 +48,16 @@ _listener: ContextVar[Listener] = ContextVar("listener", default=silent)
 
 
 def progress(step: Step) -> None:
-    """Tell the listener of the running command that a step has begun; raise what it raises."""
+    """Call the listener with a step that begins; an exception of the listener passes through."""
     _listener.get()(step)
 
 
 @contextmanager
 def progress_to(listener: Listener) -> Iterator[None]:
-    """Make a function the listener of the block.
+    """Call a function with every step that the block reports.
 
-    What it tells by `progress` itself goes to the listener around the block, so it may hand steps
-    on: ``progress_to(lambda step: progress(replace(step, text=...)))``.
+    Steps that the function itself reports go to the listener of the enclosing block. So it can
+    pass steps on: ``progress_to(lambda step: progress(replace(step, text=...)))``.
     """
     around = _listener.get()
 

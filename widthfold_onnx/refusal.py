@@ -145,18 +145,18 @@ FORM_CHECKS = (
     Code.GUARD_NOT_PROVED,
     Code.FOLD_NOT_PROVED,
 )
-"""The codes that may refuse one form of a layer: the later one stands here, the less is missing."""
+"""Codes that may refuse one form of a layer; a form with a later code is nearer to being legal."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """The reason why something is left alone: a constant, a node, a form, an op between layers.
+    """The reason why a constant, a node, a form or an op between layers is left alone.
 
     Attributes:
         code: stable word for programs.
         reason: one sentence for people, with the numbers in it.
-        growth: elements that a form needs / elements that there are, where the code is
-            `FACTOR_DOES_NOT_DIVIDE`: 40/33 for a width of 33 at a factor of 8. Else 1.
+        growth: for `FACTOR_DOES_NOT_DIVIDE`: the extent rounded up to the factor / the extent, e.g.
+            40/33 for a width of 33 at a factor of 8. Else 1.
     """
 
     code: Code
@@ -165,6 +165,6 @@ class Refusal:
 
     @property
     def nearness(self) -> tuple[int, float]:
-        """How near a form came to being legal: of two refusals the larger one was nearer."""
+        """Sort key: of two refused forms, the one with the larger key is nearer to being legal."""
         stage = FORM_CHECKS.index(self.code) if self.code in FORM_CHECKS else -1
         return stage, -self.growth

@@ -16,7 +16,7 @@ import msgspec
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError, WidthfoldError
 
 Verdict = Literal["pass", "fail", "unverified"]
-"""What a check says: it holds, it does not, or that is not known."""
+"""The result of a check: it holds, it does not hold, or that could not be decided."""
 
 
 class ReportPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,14 +38,18 @@ class Report(ReportPart, kw_only=True, frozen=True):
 
 
 SpeedVerdict = Literal["faster", "slower", "no difference", "inconclusive"]
-"""What an interval of original / rewritten says (`runtime.intervals.speed_verdict`)."""
+"""The result of a timing, by its interval (`runtime.intervals.speed_verdict`)."""
 
 
 class Gain(ReportPart, kw_only=True, frozen=True):
-    """Time of the original / time of the new one, and the ends of its 95 % interval.
+    """A speed-up: time of the original / time of the new one, with its 95 % interval.
 
-    `runtime.intervals` computes the interval. `pairs` is the number of timed runs of each side.
-    A `predicted` gain was not timed: `pairs` is 0, `low` and `high` are `ratio`.
+    Attributes:
+        ratio: the speed-up.
+        low: lower end of the interval (`runtime.intervals`).
+        high: upper end.
+        pairs: number of timed runs of each side.
+        predicted: True if nothing was timed: `pairs` is 0, and `low` and `high` equal `ratio`.
     """
 
     ratio: float
@@ -56,12 +60,12 @@ class Gain(ReportPart, kw_only=True, frozen=True):
 
     @property
     def is_surely_faster(self) -> bool:
-        """True if the new one surely takes less time."""
+        """True if the whole interval is above 1."""
         return self.low > 1
 
     @property
     def is_surely_slower(self) -> bool:
-        """True if the new one surely takes more time."""
+        """True if the whole interval is below 1."""
         return self.high < 1
 
 
@@ -71,7 +75,7 @@ class SizeGain(ReportPart, kw_only=True, frozen=True):
     Attributes:
         shapes: of every input.
         gain: None where the models were not timed at this size, or did not run.
-        verdict: what the interval says beyond noise.
+        verdict: of the interval, noise considered; None where there is no gain.
         original_ms: time of one run of the original; None where it was not timed.
         note: why there is no gain.
     """
@@ -84,7 +88,7 @@ class SizeGain(ReportPart, kw_only=True, frozen=True):
 
 
 class AssumedSizes(ReportPart, kw_only=True, frozen=True):
-    """Sizes that a run assumed where the model and the caller leave them open.
+    """Sizes that were assumed, as neither the model nor the caller fixes them.
 
     Attributes:
         open: by input the open dimensions: the symbol of each, or its axis where it has none.
@@ -100,8 +104,8 @@ class NodeTime(ReportPart, kw_only=True, frozen=True):
 
     Attributes:
         us: mean time of one run in microseconds, without the nodes in its bodies.
-        reached: least possible time of its work on this machine (`Timing.limits`) / `us`; None
-            where the work is not known, or too short.
+        reached: share of what this machine can do: the least time that its work takes here
+            (`Timing.limits`) / `us`. None where the work is not known, or too short to tell.
     """
 
     name: str
@@ -119,11 +123,11 @@ class Side(ReportPart, kw_only=True, frozen=True):
             provider that were chosen with it.
         median_ms: time of one run.
         p90: 90th percentile in ms; p99 likewise. The median is p50.
-        samples_ms: by process and session, up to 500 samples in all, evenly taken.
-        outliers: runs beyond Tukey's fences of their session, which are one and a half
-            interquartile ranges away from the quartiles.
-        load_ms: time of opening a session, the median of all.
-        first_ms: time of a session's first run, the median of all.
+        samples_ms: [process][session][run]; at most 500 in all, evenly spaced among the runs.
+        outliers: number of runs beyond Tukey's fences of their session (1.5 interquartile ranges
+            from the quartiles).
+        load_ms: median time of opening a session.
+        first_ms: median time of the first run of a session.
         file_bytes: size of the model file, external data included.
         providers: how many nodes ran on which provider.
         fallbacks: the nodes that did not run on the provider that was asked for.
@@ -146,7 +150,7 @@ class Side(ReportPart, kw_only=True, frozen=True):
 
 
 class GpuState(ReportPart, kw_only=True, frozen=True):
-    """A GPU at one moment; None where it does not tell.
+    """The state of a GPU at one moment; None for what the device does not report.
 
     Attributes:
         sm_mhz: clock of the multiprocessors.
@@ -160,18 +164,17 @@ class GpuState(ReportPart, kw_only=True, frozen=True):
 
 
 class Gpu(ReportPart, kw_only=True, frozen=True):
-    """The GPU of a timing, "" and None where it does not tell.
+    """The GPU of a timing; "" or None for what the device does not report.
 
     Attributes:
         driver: its version.
         driver_cuda: the newest CUDA that the driver supports.
         cuda: version of the CUDA runtime, if it is a Python package.
         cudnn: version of the library that is loaded.
-        before: clocks before the first run that counts.
-        after: clocks behind the last one.
-        throttled: by process, the reasons for low clocks that were seen during its runs, so that
-            the samples of that process were taken while throttled.
-        missing: why nothing of all this is known, "" if it is.
+        before: clocks before the first timed run.
+        after: clocks after the last one.
+        throttled: by process: the reasons for low clocks that were seen during its runs.
+        missing: why none of this is known; "" if it is.
     """
 
     name: str = ""
@@ -186,13 +189,14 @@ class Gpu(ReportPart, kw_only=True, frozen=True):
 
 
 class Baseline(ReportPart, kw_only=True, frozen=True):
-    """The speed-up beside the speed-up of a saved report.
+    """The speed-up of this run, compared with that of a saved report.
 
     Attributes:
-        report: name of its file.
-        differs: what differs besides the rewritten model, so that nothing is judged.
-        speedup: the saved speed-up; it and all that follows is None where nothing is judged.
-        ratio: the speed-up / the saved one, so above 1 is faster than it was.
+        report: name of the file of the saved report.
+        differs: what else than the rewritten model differs from that run. If anything does, the
+            speed-ups are not compared, and all that follows is None.
+        speedup: the saved speed-up.
+        ratio: the speed-up / the saved one: above 1, the model is faster than it was.
         low: lower end of the 95 % interval of `ratio`.
         high: upper end.
         verdict: as the verdict of a timing.
@@ -211,29 +215,28 @@ class Timing(ReportPart, kw_only=True, frozen=True):
     """Paired timing of both models; `speedup` is original / rewritten, so above 1 is faster.
 
     Attributes:
-        clock: what every time here is: wall time, or the processor time of the single thread.
+        clock: wall time, or the processor time of the single thread.
         speedup: exp of the mean over processes and sessions of the median log ratio of runs, each
             model at its best level.
         low: lower end of the 95 % interval of `speedup`, which covers other processes and sessions.
         high: upper end.
         shapes: of the inputs that both models were timed on, at the first size.
         sizes: the speed-up at each size, the first included.
-        limits: what this machine was measured to do at most, by name; per second. Only on the CPU.
-        control: deviation from 1 of the sessions of the original against each other, in the same
-            run.
+        limits: measured top speeds of this machine, by name, per second. Only on the CPU.
+        control: A/A control: the ratio of the sessions of the original to each other, minus 1.
         same_level: speed-up with both models at the level ALL and the provider's usual options.
         pairs: how many pairs were run, in all.
         processes: in how many processes.
         sessions: how many sessions of each model each of them opened.
-        converged: the interval became narrow within the time budget.
-        crowded: the machine was too busy to leave a core to every thread.
+        converged: True if the interval became narrow within the time budget.
+        crowded: True if the machine was too busy to leave a core to every thread.
         verdict: faster or slower beyond the control, no difference, or inconclusive.
         note: what limits the verdict, "" if nothing.
         gpu: the device, None on the CPU.
-        baseline: the speed-up beside a saved one, None if none was given.
-        fail_under: the speed-up that was asked for, or `baseline.ratio` where there is a baseline;
-            None if none was.
-        fail_under_verdict: whether it was reached; pass where none was asked for.
+        baseline: the comparison with a saved speed-up, None if none was given.
+        fail_under: the required speed-up, or required `baseline.ratio` where there is a baseline;
+            None if nothing is required.
+        fail_under_verdict: whether it was reached; pass where nothing is required.
     """
 
     provider: str
@@ -287,11 +290,11 @@ LevelName = Literal["disabled", "all"]
 """Optimization levels at which outputs are compared."""
 
 Caveat = Literal["", "meaningless", "saturated", "ill-conditioned", "unsteady"]
-"""Why a comparison shows less than it seems to; "" where it does not.
+"""Why the comparison of an output says little; "" where it does not.
 
-Meaningless: the values can show nothing. Saturated: every value is one of two. Ill-conditioned: the
-output is beyond the tolerance, and rounding moves the original as far. Unsteady: the original does
-not repeat its values, so there is nothing to compare with.
+Meaningless: the values can show nothing, e.g. all are NaN. Saturated: there are only two different
+values. Ill-conditioned: the difference exceeds the tolerance, but rounding alone moves the original
+as far. Unsteady: the original returns other values in each run, so nothing can be compared.
 """
 
 
@@ -305,10 +308,10 @@ class OutputParity(ReportPart, kw_only=True, frozen=True):
         max_rel: `max_abs` over the largest finite |reference| of the output.
         nonfinite_match: same type and shape, same NaN positions, same Inf positions and signs.
         worst: the element that differs most, None where none differs.
-        movement: how far rounding moves the original, relative like `max_rel`; None where that was
-            not measured.
+        movement: how far rounding moves the output of the original, in units of `max_rel`; None
+            where that was not measured.
         tolerance: the largest `max_rel` that was allowed.
-        note: what else was seen, for people; `caveat` is for programs.
+        note: a remark for people; `caveat` is for programs.
     """
 
     name: str
@@ -339,13 +342,12 @@ class AxisPattern(ReportPart, kw_only=True, frozen=True):
         in_tile: input positions per folded position, P.
         out_tile: output positions per folded position, F.
         blocked: the tile is the outer part of the index.
-        in_length: input extent that was planned with, extended as the fold needs; None where any
-            will do.
+        in_length: planned input extent, extended as the fold needs; None if the fold fits any.
         original_kernel: taps of the original.
         kernel: taps of the folded Conv.
         stride: of the folded Conv.
-        taps: for every placed weight its place in the output tile and in the input tile, its
-            kernel position, and the original tap; none where there are too many to record.
+        taps: where the original taps went, one (output position in its tile, input position in its
+            tile, position in the folded kernel, original tap) each; empty if they are too many.
     """
 
     axis: str
@@ -360,7 +362,7 @@ class AxisPattern(ReportPart, kw_only=True, frozen=True):
 
 
 class FoldReport(ReportPart, kw_only=True, frozen=True):
-    """The fold that a node records; the proof ignores it.
+    """The fold that the metadata of a node names; no proof reads it.
 
     Attributes:
         node: name of the node.
@@ -381,8 +383,8 @@ class Unproved(ReportPart, kw_only=True, frozen=True):
 
     Attributes:
         reason: why.
-        values: the value, and all that either model computes it from behind the last values that
-            both compute alike, or that are shown by themselves; names of the main graph.
+        values: names in the main graph: the value, then what either model computes it from, back to
+            values that are equal in both, or that have an `Unproved` of their own.
     """
 
     reason: str
@@ -396,15 +398,15 @@ class Proof(ReportPart, kw_only=True, frozen=True):
         verdict: equal; different; not provable, where the new model rounds what the original
             computes; or skipped, where the original cannot be evaluated.
         reason: where they differ, or why nothing can be said; "" where they are equal.
-        values: how many values that both models name were found equal.
-        rounded: how many constants are the rounding of a result of others, and were taken as that
-            result: models that are equal are so but for it.
+        values: number of values with the same name in both models that were found equal.
+        rounded: number of constants that are the rounded result of other constants, such as w * s.
+            The exact result took their place, so `equal` means equal except for that rounding.
         error_bits: the probability that `equal` is wrong is below 2^-error_bits.
-        primes: one draw of random elements was made modulo each.
-        functions: operators that stand for unknown functions of their inputs.
+        primes: random elements were drawn once modulo each of them.
+        functions: operators that were treated as unknown functions of their inputs.
         extents: of the inputs, for each evaluation; those of a difference come last.
-        unseen: first outputs of Ifs whose choice is not known, or whose new branch was computed at
-            no extents.
+        unseen: first outputs of Ifs whose condition is not known, or whose new branch was computed
+            at no extents.
         unproved: the values for which it is not provable.
     """
 
@@ -450,13 +452,13 @@ class IntegerRun(ReportPart, kw_only=True, frozen=True):
 
 
 class Environment(ReportPart, kw_only=True, frozen=True):
-    """The machine, versions and settings that a figure depends on.
+    """The machine, versions and settings that the numbers of a report depend on.
 
     Attributes:
         provider_options: options that the caller chose; `Side.level` names the timed level.
         session_options: entries of the session's configuration that the caller chose.
-        u8s8_error: how many steps of 255 a product of the largest unsigned data and signed weights
-            is off on this CPU; None where neither model holds integers of 8 bits.
+        u8s8_error: largest error of the kernel of unsigned data and signed weights on this CPU, in
+            steps out of 255; None where neither model holds integers of 8 bits.
         mhz_before: mean clock of the cores before the work, None where the system does not say.
         mhz_after: the same afterwards.
         command: the command line that repeats the run, "" from Python.
@@ -493,18 +495,18 @@ class VerifyReport(Report, kw_only=True, frozen=True):
         witness: of a proof that says "different"; None where no input set shows the difference.
         integers: the run on small integers; None where the proof was not asked for, or does not
             hold.
-        folds: the nodes that say of themselves that they are folded.
+        folds: the folds that metadata of the rewritten model name.
         timing: None where nothing was timed.
         assumed: sizes that were assumed; None where nothing was left open.
-        verdict: what the exit code says.
-        reasons: of the verdict, where it is not pass.
+        verdict: decides the exit code.
+        reasons: why the verdict is not pass, or what limits a pass.
         input_sets: how many were compared.
         environment: machine, versions and settings.
-        saturates_further: the rewritten model is further from its definition than the original, on
-            a CPU whose 8-bit kernels saturate.
-        unrun: why the runtime runs neither model, where it lacks a kernel and both were proved
-            equal without; else "".
-        note: what the caller should know of the plan of the rewritten model; "" if nothing.
+        saturates_further: True if the 8-bit kernels of this CPU saturate, and that makes outputs of
+            the rewritten model less exact than those of the original.
+        unrun: the kernel that the runtime lacks, if it could run neither model but the proof says
+            equal; else "".
+        note: a remark on the plan of the rewritten model; "" if there is none.
         values: combinations of values of inputs that choose between parts of the models.
     """
 
@@ -546,26 +548,26 @@ class SearchReport(ReportPart, kw_only=True, frozen=True):
     Attributes:
         provider: where everything ran.
         threads: intra-op threads.
-        target: the device of the predictions, also if they only order the best forms first.
+        target: device whose times are predicted; where forms are timed, predictions order them.
         sizes: the whole model at each size; layers were measured at the first.
-        layers: different layers that have other forms.
-        forms: forms of all of them together.
-        measured: how many measurements this run took; the others were in the store.
-        pending: planned layers with pending measurements.
-        predicted: how many of the layers were judged by prediction, for want of measurements.
-        interrupted: True if measuring was ended by hand.
-        store_read_only: True if the store may only be read, so that nothing measured is kept.
-        whole: the whole model, folded where that pays, against the original at its strongest
-            setting, at the first size; None where no layer gained, or nothing was to be measured.
-        control: deviation from 1 of the sessions of the original against each other in that trial.
+        layers: number of distinct layers that have a form to choose.
+        forms: number of forms of these layers.
+        measured: number of measurements of this run; the others were in the store.
+        pending: number of layers that are not measured completely.
+        predicted: number of layers that were decided by prediction, without measurements.
+        interrupted: True if the user ended the measurements.
+        store_read_only: True if the store could not be written, so that no measurement was kept.
+        whole: gain of the whole model in the final trial, at the first size, against the original
+            at its best setting; None where no layer gained, or nothing was to be measured.
+        control: A/A control of that trial, as in `Timing`.
         bar: the ratio that the low end of `whole` must exceed. It grows with the noise.
         failure: the model that did not run in that trial, and why; "" where both did.
-        note: what else was seen of the original at its settings.
-        original_setting: of the runtime, such as its level, at which the original is fastest; ""
+        note: a remark on how fast the original is at its settings.
+        original_setting: level and options of the runtime at which the original is fastest; ""
             where that was not timed.
         folded_setting: the same for the folded model.
-        accepted: True if the plan changes the model: the new model is faster beyond noise at one
-            size and slower at none, or it was not timed.
+        accepted: True if the model is changed: the new model is faster beyond noise at one size and
+            slower at none, or it was not timed.
     """
 
     provider: str
@@ -590,19 +592,20 @@ class SearchReport(ReportPart, kw_only=True, frozen=True):
 
 
 class TunedModel(ReportPart, kw_only=True, frozen=True):
-    """One model: counts of layers as they are and of their forms, on all machines.
+    """The counts of one model, over all machines; layers and their forms are measured.
 
     Attributes:
         model: name of the file.
-        layers: different layers that have other forms.
-        forms: forms of all of them together, alone and between packed tensors.
-        measured: how many this run added to the store; a layer that several models have counts for
-            each of them.
-        stored: how many were in the store before.
-        skipped: how many of both were not run: out of reach, or no time remained.
-        failed: how many of both were run and gave no time: it crashed, hung, ran out of
-            memory, or the runtime has no kernel for it.
-        pending: layers with pending measurements on some machine.
+        layers: number of distinct layers that have a form to choose.
+        forms: number of forms of these layers, alone and between packed tensors.
+        measured: measurements that this run added to the store; that of a layer in several models
+            counts for each of them.
+        stored: measurements that were in the store before.
+        skipped: measured and stored ones that were not run: their arithmetic alone would take too
+            long, or no time was left.
+        failed: measured and stored ones that gave no time: a crash, a hang, no memory, or no kernel
+            in the runtime.
+        pending: layers that are not measured completely on some machine.
         reason: why the model was not tuned, "" where it was.
         code: exit code of the error that is the reason, 0 where there is none.
     """
@@ -620,7 +623,7 @@ class TunedModel(ReportPart, kw_only=True, frozen=True):
 
 
 class TunedMachine(ReportPart, kw_only=True, frozen=True):
-    """A machine that measured: its `identity.machine_identity`, and how much it did."""
+    """A machine (`identity.machine_identity`), and how many measurements it took."""
 
     provider: str
     machine: str
@@ -635,8 +638,8 @@ class TuneReport(Report, kw_only=True, frozen=True):
         threads: intra-op threads.
         machines: where it was measured; several kinds are possible on a cluster.
         models: in the order in which they were named.
-        interrupted: True if measuring was ended by hand.
-        store_read_only: True if the store may only be read, so that nothing measured is kept.
+        interrupted: True if the user ended the measurements.
+        store_read_only: True if the store could not be written, so that no measurement was kept.
     """
 
     schema: str = "widthfold.tune/4"
@@ -665,9 +668,9 @@ class SiteReport(ReportPart, kw_only=True, frozen=True):
         flops_ratio: multiply-adds after / before; None unless folded.
         spread: mean number of outputs that an Inf or NaN in one input may reach, after / before;
             None unless folded.
-        guard: "extents" where the nodes of the original compute at sizes that the fold does not
-            support; else "".
-        gain: of the form that it takes, or of its best form if it takes none, measured alone or
+        guard: "extents" if the fold is in a guard: at sizes that it does not support, the nodes of
+            the original compute; else "".
+        gain: of the layer alone in its form, or in its best form if it is kept, measured or
             predicted; None where neither is known.
     """
 
@@ -696,13 +699,13 @@ class Stop(ReportPart, kw_only=True, frozen=True):
 
 
 class RegionReport(ReportPart, kw_only=True, frozen=True):
-    """Nodes between which nothing is unpacked.
+    """Connected nodes whose tensors stay packed.
 
     Attributes:
         graph: where they are: "" for the main graph, else the path of names to it.
         folded: the folded nodes.
         carried: the operators that run on folded tensors, each as its type and its name.
-        stops: the nodes at which it ends, in the order in which the nodes before them return.
+        stops: the nodes at which it ends, in the order of the nodes that they follow.
     """
 
     graph: str
@@ -712,18 +715,18 @@ class RegionReport(ReportPart, kw_only=True, frozen=True):
 
 
 class CompanionReport(ReportPart, kw_only=True, frozen=True):
-    """The outcome of a companion: nodes that equal new nodes may replace.
+    """The outcome of a companion, a rule that exchanges nodes for equal ones that run faster.
 
     Attributes:
         name: its name.
-        status: exchanged; kept (they could be, but are left alone); refused (none of them can be).
+        status: exchanged; kept (nodes could be exchanged, but are not); refused (none can be).
         nodes: names of the nodes that can be exchanged.
         replacements: the operators of their new nodes, one line for each different list.
         refused: the nodes that match and cannot be exchanged, with the reason.
         reason: why they are kept; else "".
-        gain: of the whole model by this companion, beside the companions that were taken before
-            it. If it was timed between lifted layers, the gain of the lifts is in it.
-        gain_on_smooth: the same on inputs with neighbours alike, where branches cost less.
+        gain: of the whole model with this companion against that with the companions accepted
+            before it. If it was timed together with lifted layers, it includes their gain.
+        gain_on_smooth: the same on inputs whose neighbours are alike, where branches cost less.
     """
 
     name: str
@@ -745,15 +748,15 @@ class PaddedChannels(ReportPart, kw_only=True, frozen=True):
 
 
 class PaddingReport(ReportPart, kw_only=True, frozen=True):
-    """Channels that are padded with zeros in whole chains of layers.
+    """Channels that are padded with zeros, in whole chains of layers.
 
     Attributes:
         status: padded; kept (they are left alone).
-        multiple: divides the padded channels.
-        layers: the layers that make them; empty if none can be padded.
-        stops: where channels end that cannot be padded.
+        multiple: padded channels are a multiple of it.
+        layers: the layers whose output is padded; empty if none can be padded.
+        stops: the nodes for which other channels cannot be padded.
         reason: why they are kept; else "".
-        gain: of the whole model with all chains padded against the same one without padding, where
+        gain: of the whole model with all chains padded against the model without padding, where
             that was measured; chains that did not help are not padded.
     """
 
@@ -801,11 +804,11 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
         padding: padded channels; None if there are none that could be padded.
         summary: counts over all sites, and sizes of the files.
         assumed: sizes that were assumed; None where nothing was left open.
-        search: the measurements and the choice; None at a fixed factor.
+        search: how the forms were chosen; None at a fixed factor.
         fixed_sizes: sizes of inputs that the model left open and the new one declares.
         values: combinations of values of inputs that choose between parts of the model.
-        note: what the caller should know of the plan; "" if there is nothing.
-        remarks: what the caller should know of the models.
+        note: a remark on the plan; "" if there is none.
+        remarks: remarks on the models.
         written: the new file, None where none was written.
         verification: the checks; None where nothing was written or they were off.
     """
@@ -836,12 +839,11 @@ class FormChoice(ReportPart, kw_only=True, frozen=True):
         form: view or move, and the kind of fold, e.g. "view blocked".
         channels: input -> output channels of the folded node, as text.
         flops_ratio: multiply-adds.
-        lanes_ratio: multiply-adds in whole vectors, which compute 16 output channels at once, used
-            or not.
+        lanes_ratio: multiply-adds, unused lanes included, of vectors of 16 output channels.
         bytes_ratio: bytes of input, weight and output.
         structural_zeros: share of structural zeros in the folded weight.
-        guard: "extents" where the nodes of the original compute at sizes that the fold does not
-            support: `optimize` folds the layer only if it can prove both branches; else "".
+        guard: "extents" if the fold needs a guard, as in `SiteReport`: `optimize` folds the layer
+            only if it can prove both branches; else "".
     """
 
     axis: str
@@ -856,22 +858,22 @@ class FormChoice(ReportPart, kw_only=True, frozen=True):
 
     @property
     def only_multiplies(self) -> bool:
-        """True if it computes more vectors than the layer as it is."""
+        """True if the form computes more vectors than the layer."""
         return self.lanes_ratio > 1
 
 
 class InspectSite(ReportPart, kw_only=True, frozen=True):
-    """The description of a site by `inspect`; None or "" where it cannot be read.
+    """A site as `inspect` describes it; None or "" for what cannot be read.
 
     Attributes:
         channels: input -> output channels, as text.
         alignment: the same, each "n of m": m is n padded to whole tiles of 8.
         flops: multiply-adds of one run.
         earlier_fold: the form of a fold that an earlier run wrote; None for any other node.
-        choices: the cheapest form along each axis at the factor, the cheapest first: that one is
-            taken by `optimize` at the factor. Empty for a node with an `earlier_fold`.
-        refusals: by axis why there is none, or a single reason of "any axis".
-        hint: options with which a site without choices folds, each tried; "" where none does.
+        choices: the cheapest form along each axis at the factor, cheapest first; `optimize` at that
+            factor takes the first. Empty for a node with an `earlier_fold`.
+        refusals: by axis: why it has no form; or one reason for "any axis".
+        hint: options that were tried and with which a site without choices folds; "" where none do.
     """
 
     node: str
@@ -891,9 +893,9 @@ class InspectSite(ReportPart, kw_only=True, frozen=True):
 
     @property
     def must_be_reached(self) -> bool:
-        """True if its cheapest fold has a guard, or lies in a branch of an If.
+        """True if its cheapest fold does not run at every size: it has a guard, or is in an If.
 
-        `optimize` folds it only if it proves the model at sizes that choose the fold.
+        `optimize` folds it only if the proof covers sizes at which the fold runs.
         """
         is_in_branch = not {"then_branch", "else_branch"}.isdisjoint(self.graph.split("/"))
         return bool(self.choices) and (bool(self.choices[0].guard) or is_in_branch)
@@ -911,9 +913,9 @@ class InspectReport(Report, kw_only=True, frozen=True):
         sites: every node that could be folded, with its forms at the factor.
         companions: outcomes of the companions that match a node.
         padding: channels that could be padded; None if there are none.
-        assumed: sizes at which the model runs; None where nothing is open, or none was found.
+        assumed: sizes at which the model runs; None where no size is open, or none was found.
         values: combinations of values of inputs that choose between parts of the model.
-        remarks: what the caller should know of the model.
+        remarks: remarks on the model.
     """
 
     schema: str = "widthfold.inspect/4"

@@ -1,7 +1,7 @@
-"""Ask the operating system and the processor; no other file knows where systems differ.
+"""Query the operating system and the processor. Code that differs between systems stands here only.
 
-psutil and archspec answer on Linux, macOS and Windows. What only some systems have is looked for by
-its own name, never by the name of the system.
+psutil and archspec work on Linux, macOS and Windows. A feature that only some systems have is
+looked up itself, as by `hasattr(os, "O_NOFOLLOW")`; the name of the system is never asked.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ except ImportError:  # as on Windows
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _FINE_STEP = 100_000
-"""Nanoseconds."""
+"""Nanoseconds; a clock with longer steps cannot time a short run."""
 
 _KILL_SECONDS = 10
-"""Seconds within which killed processes end."""
+"""Seconds to wait for killed processes to end."""
 
 READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 """Flags of os.open to read a file: a FIFO does not block, and line ends stay as they are."""
@@ -69,9 +69,9 @@ class Processor(NamedTuple):
 
     Attributes:
         name: the maker's name, or the name of the microarchitecture where the processor tells none.
-        signature: tells processors apart to which a virtual machine gives the same name: family,
-            model and stepping as CPUID encodes them, or else the microarchitecture.
-        vectors: the widest vector instructions that choose kernels of ONNX Runtime, "" if unknown.
+        signature: family, model and stepping as CPUID encodes them, else the microarchitecture: a
+            virtual machine may give different processors the same name.
+        vectors: widest vector instructions by which ONNX Runtime chooses kernels; "" if unknown.
     """
 
     name: str
@@ -91,8 +91,9 @@ def processor() -> Processor:
     from archspec.cpu.detect import CpuidInfoCollector, detected_info
 
     host = cpu.host()
-    # A virtual machine may hide a flag of its processor: the best match then is an older or a
-    # generic one, which lacks flags that are there. Some systems of ARM tell the match alone.
+    # The detected flags, not those of the matched microarchitecture: a virtual machine may hide one
+    # flag, and archspec then matches an older or generic processor that has fewer of the others.
+    # Some ARM systems report no flags, only the match.
     features = detected_info().features or host.features
     flags = {feature.replace("_", "") for feature in features}
     name, signature = None, host.name
@@ -127,9 +128,9 @@ def clock_mhz() -> float | None:
 
 @cache
 def has_fine_thread_clock() -> bool:
-    """Return whether the processor time of a thread advances in steps that suit short runs.
+    """Check whether the clock of a thread's processor time is fine enough to time short runs.
 
-    Windows advances it at each tick of its scheduler, by 15.6 ms.
+    On Windows it advances by 15.6 ms, at each tick of the scheduler.
     """
 
     def step() -> int:
@@ -200,9 +201,9 @@ def memory_at_most(extra_bytes: int) -> contextlib.AbstractContextManager[bool]:
 
 
 def end_tree(pid: int) -> None:
-    """Kill a process, which nobody has waited for yet, and all that it has started.
+    """Kill a process that has not been waited for yet, and every process that it started.
 
-    Windows keeps files open until their process has ended, so the others are waited for.
+    Waits for the latter: on Windows their files stay open until they have ended.
     """
     import psutil
 
@@ -216,9 +217,9 @@ def end_tree(pid: int) -> None:
 
 
 def interrupt(thread: int) -> None:
-    """Interrupt a thread of this process, also if it waits in a call of the system.
+    """Interrupt a thread of this process, also while it waits in a system call.
 
-    A background job of a shell ignores SIGINT; there the other signals interrupt.
+    A background job of a shell ignores SIGINT; there another signal that has a handler is sent.
     """
     number = next(n for n in (signal.SIGINT, *END_SIGNALS) if callable(signal.getsignal(n)))
     if hasattr(signal, "pthread_kill"):
