@@ -2,8 +2,8 @@
 
 `verify` starts `checks` in a child process. There each check asks a `pair` of models for what it
 needs: the runs of the original, `proof`, `integers`, `parity` and `timing`, each made once. The
-worst finding is the verdict. Models run with `exact_kernels`. `saturation` leaves out forms before
-a search, `delivery` writes a folded model that passed.
+worst finding is the verdict. Models run with `exact_kernels`. `saturation` excludes forms before a
+search, `delivery` writes a folded model that passed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from widthfold_onnx.text import quoted
 def verify(original: LoadedModel, rewritten: LoadedModel, options: VerifyOptions) -> VerifyReport:
     """Compare two models: interface, proof, outputs, time, in a child that may crash or hang.
 
-    The child reads each file once more, and its runtime opens it; all that is compared is of the
-    bytes that were read here.
+    The child loads each file again, and ONNX Runtime opens it. A file that changed since it was
+    loaded here is an error, so that all checks are of the same bytes.
 
     Args:
         original: the model before.

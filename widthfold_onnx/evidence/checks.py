@@ -31,8 +31,8 @@ def verification_of(
 ) -> VerifyReport:
     """Compare two models in this process; `evidence.verify` starts one for it.
 
-    The runtime reads their files again: all checks are of what was loaded, as the files must still
-    be the same at the end.
+    ONNX Runtime opens their files again, so these must be unchanged at the end: all checks are of
+    the bytes that were loaded.
 
     Raises:
         UsageError: an input, a shape or an option of the provider that does not fit.
@@ -53,7 +53,7 @@ def check_interface(pair: Pair) -> Findings:
 def check_proof(pair: Pair) -> Findings:
     """Prove that both models are the same function.
 
-    Where that stays open and is not needed, it only limits the comparison of outputs.
+    If it stays open and is not needed, that is a remark: the comparison of outputs decides.
     """
     if pair.proof is None or pair.is_equal:
         return Findings()

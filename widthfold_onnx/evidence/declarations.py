@@ -21,7 +21,7 @@ from widthfold_onnx.options import Shapes
 
 
 def without_wrong_outputs(model: onnx.ModelProto, returned: Outputs) -> onnx.ModelProto:
-    """Return a model that declares no extents of the outputs that returned others."""
+    """Return a model without the declared extents of outputs that returned others."""
     if not _wrong_outputs(model, returned):
         return model
     copy = copy_of(model)
@@ -35,13 +35,13 @@ def wrong_declarations(
 ) -> tuple[str, ...]:
     """Name declared extents of both models that do not hold, each once.
 
-    A caller may demand extents that the new model does not take: that is said elsewhere.
+    A model that does not take the shapes is passed over here; other checks report that.
 
     Args:
         old: the original.
         new: the rewritten model.
         shapes: of the inputs.
-        returned: outputs of the original, which judge where inference knows no extents.
+        returned: outputs of the original; their shapes count where inference knows none.
     """
     lines: list[str] = []
     seen: set[tuple[str, str]] = set()
@@ -57,7 +57,7 @@ def wrong_declarations(
 def _wrong_values(
     model: onnx.ModelProto, shapes: Shapes, returned: Outputs
 ) -> Sequence[WrongDeclaration]:
-    """Return what a model declares wrong, by inference, and else by its outputs.
+    """Return wrong declarations: those that inference finds, then outputs that it does not know.
 
     Raises:
         UsageError: the model does not take these shapes.

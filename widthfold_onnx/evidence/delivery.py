@@ -33,7 +33,7 @@ class Delivery(NamedTuple):
         report: the full report.
         model: the model, or its file; None if it did not pass, or none was to be made.
         proof: of the model; None without one.
-        error: what is raised if nothing can be left out; None where the report tells why.
+        error: raised if no layer can be left out instead; None where the report gives the reason.
     """
 
     report: OptimizeReport
@@ -43,14 +43,14 @@ class Delivery(NamedTuple):
 
 
 class Target(ABC):
-    """Where a model goes that is folded, and what it has to pass."""
+    """Where a folded model goes, and the checks that it has to pass."""
 
     def send(self, decided: Decided, rewriting: Rewriting, report: OptimizeReport) -> Delivery:
         """Deliver the new model if it passes; the original where nothing is changed.
 
         Args:
             decided: what was decided.
-            rewriting: carries it out, and is consumed.
+            rewriting: makes the new model of it, once.
             report: the report, so far without file and verification.
         """
         if not decided.draft.is_changing:
@@ -123,7 +123,7 @@ class IntoFile(Target):
         """Check the path, before minutes of measuring.
 
         Raises:
-            UsageError: it is no place for a file, or an input.
+            UsageError: no file can be written there, or it is an input.
         """
         check_target(self.path, self._inputs)
 
@@ -137,11 +137,11 @@ class IntoFile(Target):
         return Delivery(msgspec.structs.replace(report, written=self.path.name), self.path)
 
     def deliver(self, decided: Decided, rewriting: Rewriting, report: OptimizeReport) -> Delivery:
-        """Write a temporary file, verify it, and put it in its place if it passes.
+        """Write a temporary file, verify it, and move it to `path` if it passes.
 
         Raises:
             UsageError: a path or an option that does not fit.
-            InvalidModelError: the result is no model that could be read again.
+            InvalidModelError: the written file is not a valid model.
         """
         progress(Step("writing"))
         with rewriting.written(self.path, self._inputs) as file:

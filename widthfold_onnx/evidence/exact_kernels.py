@@ -1,9 +1,9 @@
 """Make products of 8-bit integers exact on every CPU, by changing the types of operands.
 
-Kernels of unsigned data and signed weights saturate on some CPUs (`runtime.kernels`), kernels
-of two unsigned or two signed operands on none. So the second operand of each such product gets
-the signedness of the first: it and its zero point are shifted by 128, which represents the same
-numbers. A fold saturates at other products than the original does; so changed, both are exact.
+Some CPUs saturate where unsigned data meets signed weights (`runtime.kernels`), none where both
+operands are signed or both unsigned. So the second operand of such a product is made as the first
+is: it and its zero point are shifted by 128, and still represent the same numbers. Then a fold can
+be compared with the original, although it adds other products and would saturate elsewhere.
 
 On x86 ONNX Runtime makes signed data unsigned where it is quantized and dequantized
 (qdq_s8_to_u8.cc). So weights of such data are written as unsigned numbers, too. The entry
@@ -55,8 +55,8 @@ PRODUCTS = {
     (MICROSOFT, "QGemm"): (3, 5),
     (MICROSOFT, "QLinearConv"): (3, 5),
 }
-"""Operators that multiply integers of 8 bits, those with a description and some of the runtime:
-indices of the second operand and its zero point."""
+"""Operators that multiply 8-bit integers, of `OPERATORS` and of ONNX Runtime: the input indices of
+the second operand and of its zero point."""
 
 DEQUANTIZED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Operators that the runtime computes with integers if both operands are dequantized."""
@@ -67,7 +67,7 @@ def open_chosen(
 ) -> Session:
     """Open a model with the provider and the options that the caller chose.
 
-    It runs on all cores: values do not depend on the number of threads beyond rounding.
+    It runs on all cores, as the number of threads affects no more than rounding.
     """
     options = replace(options, threads=cores())
     if isinstance(model, LoadedModel):
@@ -97,7 +97,7 @@ def open_exact(
 
 
 def saturates(provider: Provider) -> bool:
-    """Check whether kernels of this CPU saturate where models run; other providers differ."""
+    """Check whether models run on the CPU, and its kernels saturate."""
     return provider is Provider.CPU and u8s8_error() > 0
 
 
@@ -125,9 +125,9 @@ def with_exact_products(model: onnx.ModelProto, *, signed_stays: bool = False) -
         elements = partial(shapes.element_type, path)
         shifts = [
             new
-            for reader, places, kind in _mixed_operands(graph, elements, signed_stays)
-            for place in places
-            for new in _shift_nodes(reader, place, kind, names)
+            for reader, indices, kind in _mixed_operands(graph, elements, signed_stays)
+            for index in indices
+            for new in _shift_nodes(reader, index, kind, names)
         ]
         nodes = [*shifts, *graph.node]  # the runtime sorts them
         del graph.node[:]
@@ -140,19 +140,19 @@ def _mixed_operands(
 ) -> Iterator[tuple[onnx.NodeProto, tuple[int, int], int]]:
     """Yield operands to convert: their reader, the indices of operand and zero point, the type.
 
-    Nodes of bodies are left out. `elements` returns the type of a value, 0 where it is not known.
+    Bodies of nodes are not visited. `elements` returns the type of a value, 0 where it is unknown.
     """
     makers = {name: node for node in graph.node for name in node.output}
     for node in graph.node:
-        if places := PRODUCTS.get(operator_of(node)):
+        if indices := PRODUCTS.get(operator_of(node)):
             # If the type of the data is not known, its zero point tells it.
             first = {elements(name) for name in (node.input[0], *node.input[2:3])}
             if node.op_type == "DynamicQuantizeMatMul":
                 first.add(UINT8)
             # Other types have another kernel or none; ConvInteger's has the weight on the left.
             kinds = (INT8, UINT8) if node.op_type == "ConvInteger" else (UINT8, INT8)
-            if kinds[0] in first and elements(node.input[places[0]]) == kinds[1]:
-                yield node, places, kinds[0]
+            if kinds[0] in first and elements(node.input[indices[0]]) == kinds[1]:
+                yield node, indices, kinds[0]
         elif is_default(node, *DEQUANTIZED):
             data, weight = (_source(makers, name, "DequantizeLinear") for name in node.input[:2])
             if data is None or weight is None:
@@ -175,16 +175,16 @@ def _source(makers: Mapping[str, onnx.NodeProto], name: str, op_type: str) -> on
 
 
 def _shift_nodes(
-    reader: onnx.NodeProto, place: int, kind: int, names: Iterator[str]
+    reader: onnx.NodeProto, index: int, kind: int, names: Iterator[str]
 ) -> Iterator[onnx.NodeProto]:
-    """Yield nodes that convert an operand or a zero point to a type, for their reader."""
-    reader.input.extend([""] * (place + 1 - len(reader.input)))
+    """Yield nodes that shift an input of `reader` by 128 to type `kind`, and connect them to it."""
+    reader.input.extend([""] * (index + 1 - len(reader.input)))
     shift, integer, extents, total, result = (next(names) for _ in range(5))
     offset = helper.make_tensor(shift, TensorProto.INT32, [], [128 if kind == UINT8 else -128])
     zero = helper.make_tensor(integer, TensorProto.INT32, [1], [0])
     yield helper.make_node("Constant", [], [shift], value=offset)
-    if reader.input[place]:
-        yield helper.make_node("Cast", [reader.input[place]], [integer], to=TensorProto.INT32)
+    if reader.input[index]:
+        yield helper.make_node("Cast", [reader.input[index]], [integer], to=TensorProto.INT32)
     elif reader.op_type == "DequantizeLinear":  # as many zero points as there are scales
         yield helper.make_node("Shape", [reader.input[1]], [extents])
         yield helper.make_node("ConstantOfShape", [extents], [integer], value=zero)
@@ -192,7 +192,7 @@ def _shift_nodes(
         yield helper.make_node("Sub", [shift, shift], [integer])
     yield helper.make_node("Add", [integer, shift], [total])
     yield helper.make_node("Cast", [total], [result], to=kind)
-    reader.input[place] = result
+    reader.input[index] = result
 
 
 def _fresh_names(model: onnx.ModelProto) -> Iterator[str]:

@@ -1,10 +1,10 @@
 """Run changed linear nodes on small integers, to check the kernels of the runtime.
 
-The proof is about the definition of a node; only a run shows whether the kernel for a layer of that
-size follows it. Each node runs alone, at the extents that it has in the model, on random integers
-in place of data and of nonzero weights. An element type holds all integers of 53, 24, 11 or 8
-bits. Sums stay within these, so that no order of summation rounds. The result must be equal to the
-definition, bit for bit.
+The proof takes each operator as ONNX defines it. Only a run shows whether the runtime's kernel
+follows the definition at the size of the layer. Each node runs alone, at its extents in the model,
+on random integers in place of data and of nonzero weights. The integers are small enough for all
+sums to be exact in the element type (in float32 below 2^24), in whatever order they are added. So
+the result must equal the definition bit for bit.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TERMS: dict[str, Callable[[list[tuple[int, ...]]], int]] = {
     "MatMul": lambda shapes: shapes[0][-1],
     "MatMulInteger": lambda shapes: shapes[0][-1],
 }
-"""For each operator, the most products that one result adds up, from the extents of the inputs."""
+"""By operator: how many products one result adds up at most, from the extents of the inputs."""
 
 WHOLE_ALPHA_BETA = {"alpha": 2.0, "beta": 3.0}
 """Whole numbers that replace the factors of a Gemm."""
@@ -60,10 +60,10 @@ WHOLE_ALPHA_BETA = {"alpha": 2.0, "beta": 3.0}
 
 @cache
 def _draw() -> Draw:
-    """Return a draw of two primes, modulo which integers are their own elements.
+    """Return a draw of two primes; each integer is its own field element.
 
-    The product of the primes is above 2^46, more than twice any sum of products, so that a result
-    which agrees with the definition modulo both is equal.
+    The product of the primes is above 2^46, more than twice any sum, so a result that agrees with
+    the definition modulo both primes is equal to it.
     """
     draw = Draw.of("integers")
     return replace(draw, primes=draw.primes[:2])
@@ -165,7 +165,7 @@ def _difference(
 
 
 def _draws(array: Array) -> Draws:
-    """Return integers below half of every prime as elements: they are themselves."""
+    """Return integers as field elements; below half of a prime an integer is its own residue."""
     return (array.astype(np.float32),) * len(_draw().primes)
 
 
@@ -183,7 +183,7 @@ def _with_factors(node: onnx.NodeProto) -> onnx.NodeProto:
 def _integers(
     node: onnx.NodeProto, table: ShapeTable, path: str, reader: Reader
 ) -> list[Array | None]:
-    """Draw integers for all inputs of a node, zero where a stored weight is.
+    """Draw integers for all inputs of a node.
 
     Raises:
         UnverifiedError: extents or element types are not known.
@@ -221,9 +221,9 @@ def _drawn(
     if weight is not None:
         integers = rng.integers(1, heaviest, shape, endpoint=True) * rng.choice([-1, 1], shape)
         return np.asarray((integers * (weight != 0)).astype(kind))
-    largest = max(1, min(MAX_MAGNITUDE, limit // ((terms + 1) * heaviest)))  # 1: a stored bias
+    largest = max(1, min(MAX_MAGNITUDE, limit // ((terms + 1) * heaviest)))  # + 1: a bias
     integers = rng.integers(-largest, largest, shape, endpoint=True)
-    # Where even -1..1 could reach the limit, most of the data is zero. A sum then has few nonzero
-    # products, each at most a sixteenth of the limit; more than 15 are too unlikely to matter.
+    # If sums of data from -1 to 1 could reach the limit, most of the data is zero. A sum then has a
+    # few nonzero products, each at most limit / 16; more than 15 are too unlikely to matter.
     is_drawn = rng.random(shape) < limit / (4 * max(terms, 1) * heaviest)
     return np.asarray((integers * is_drawn).astype(kind))

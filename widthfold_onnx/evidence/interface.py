@@ -18,7 +18,7 @@ Extents = tuple[int | str, ...]
 
 @dataclass(frozen=True)
 class Declaration:
-    """An input or output whose extents two models declare in different words.
+    """An input or output whose extents the two models declare differently.
 
     Attributes:
         name: of the input or output.
@@ -33,7 +33,7 @@ class Declaration:
     new: Extents | None
 
     def states(self, shape: Sequence[int] | None) -> bool:
-        """Check whether the new declaration gives open extents of the old one these sizes."""
+        """Check whether the new extents are the old ones, with open ones set to `shape`."""
         if shape is None or self.new is None or len(self.new) != len(shape):
             return False
         old = self.old or ("",) * len(shape)
@@ -43,7 +43,8 @@ class Declaration:
     def fault(self, shapes: Sequence[Sequence[int]]) -> str:
         """Return why the new declaration may break a caller.
 
-        The text is "" if the new declaration is right, and the old one is less exact or wrong.
+        The text is "" if all shapes fit the new declaration, and the old one is not more exact, or
+        is itself wrong.
 
         Args:
             shapes: extents of the outputs of the original; empty for an input.
@@ -70,13 +71,13 @@ def interface_differences(
     Args:
         old: the original, without its external data.
         new: the rewritten model.
-        freeze_weights: True if initializers of the original may be no inputs any more.
+        freeze_weights: True if callers need no longer be able to override initializers.
         sizes: extents that the caller demands of inputs, one or more assignments; the rewritten
             model may declare an extent that is the same in all of them.
 
     Returns:
-        Differences that may break a caller, and other differences: names for anonymous extents of
-        inputs, and other extents of outputs, which are judged by the outputs of the original.
+        Two lists: differences that may break a caller; and inputs that only name anonymous extents,
+        with outputs of other extents, which `Declaration.fault` judges when the original has run.
     """
     faults, inputs = _ports("input", required_inputs(old), required_inputs(new))
     output_faults, outputs = _ports("output", old.graph.output, new.graph.output)
@@ -101,7 +102,7 @@ def interface_differences(
 def _ports(
     kind: str, old: Sequence[onnx.ValueInfoProto], new: Sequence[onnx.ValueInfoProto]
 ) -> tuple[list[str], list[Declaration]]:
-    """Return differences, and apart from these the ports of one element type."""
+    """Compare inputs, or outputs: return faults, and the pairs that differ in extents alone."""
     old_names, new_names = ([value.name for value in side] for side in (old, new))
     if old_names != new_names:
         return [f"{kind}s are {_list(new_names)} instead of {_list(old_names)}"], []
@@ -120,7 +121,7 @@ def _ports(
 
 
 def _is_renaming(item: Declaration, symbols: Counter[int | str]) -> bool:
-    """Check whether an input takes all extents that it took: anonymous ones only got new names."""
+    """Check whether only anonymous extents got names, each its own: all shapes fit as before."""
     if item.old is None or item.new is None or len(item.old) != len(item.new):
         return False
     pairs = zip(item.old, item.new, strict=True)

@@ -187,7 +187,7 @@ class Pair:
 
     @cached_property
     def comparable(self) -> LoadedModel:
-        """The original; with `freeze_weights` without the inputs that were frozen since."""
+        """The original; with `freeze_weights`, inputs that became weights are weights here, too."""
         if not self.options.freeze_weights:
             return self.original
         inputs = {value.name for value in self.rewritten.proto.graph.input}

@@ -1,8 +1,9 @@
 """Leave out forms that saturate on this CPU, before minutes are spent on measuring them.
 
-A fold adds other pairs of 8-bit products than the original, so it saturates at other ones. It must
-not be further from its definition than the original is (`compare_as_deployed`). The pairs depend on
-axis and layout, not on the factor, so one fold by 2 of each shows it.
+Without VNNI, a kernel adds pairs of 8-bit products in 16 bits and saturates (`runtime.kernels`). A
+fold pairs other products than the original, so other sums saturate; `compare_as_deployed` says how
+much further from the exact results that may take it. Which products form a pair depends on axis and
+layout, not on the factor, so one fold by 2 of each is compared.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
 
 
 def run_as_judged(original: LoadedModel, options: VerifyOptions) -> bool:
-    """Run a model as verification will, so that a model that cannot be judged is refused.
+    """Run the original as verification will, to refuse early what cannot be judged.
 
     Returns:
         True if kernels of this CPU may saturate on it.
 
     Raises:
-        UnverifiedError: it does not run, or not twice alike.
+        UnverifiedError: it does not run, or a second run gives other values.
         UsageError: stored inputs or shapes that do not fit it.
         InvalidModelError: a file that was changed since it was read.
     """
@@ -70,7 +71,7 @@ class FoldCheck:
 
     @property
     def refusals(self) -> dict[NodeName, Refusal]:
-        """The layers with the reason against their fold; none if there is none."""
+        """The objection as a refusal of each folded layer; empty without one."""
         refusal = Refusal(Code.SATURATES, f"left alone, as its fold is {self.objection}")
         return dict.fromkeys(self.names, refusal) if self.objection else {}
 
@@ -80,8 +81,9 @@ def usable_forms(
 ) -> tuple[FoldOptions, dict[NodeName, Refusal]]:
     """Exclude forms, or else layers, that saturate further than the original.
 
-    All forms stay if none does. Else one layout stays that passes along every axis, or one axis
-    with its layout. Where no form passes, layers are excluded, and the others are tried again.
+    A form is an axis in a layout. If all pass, all stay. If some pass, one layout stays in which
+    every axis passes; if there is no such layout, one form. If none passes, layers are excluded and
+    the others tried again.
 
     Args:
         model: the model, on which kernels of this CPU saturate.
@@ -89,10 +91,10 @@ def usable_forms(
         verify_options: how the result will be verified.
 
     Returns:
-        The remaining options, and the excluded layers with the reason: if no form of all layers
-        passes, the layers that fail alone, or all layers if none does.
+        The remaining options, and the excluded layers with the reason: those that fail when they
+        are folded alone, or all layers if none of them does.
     """
-    # The child that runs the model does not need it.
+    # Not at the top: the child that runs the model imports this module, and folds nothing.
     from widthfold_onnx.rewrite.scratch import Scratch
 
     with tempfile.TemporaryDirectory(prefix="widthfold-") as folder:
@@ -122,7 +124,10 @@ def _usable_forms(
 def _failing_layers(
     scratch: Scratch, checks: Iterable[FoldCheck], verify_options: VerifyOptions
 ) -> dict[NodeName, Refusal]:
-    """Map the layers that fail alone to the reason, in the form in which the fewest fail."""
+    """Fold each layer alone, in each form, and return the layers that fail with the reason.
+
+    The form with the fewest such layers counts. If no layer fails alone, all are returned.
+    """
     by_form: list[dict[NodeName, Refusal]] = []
     all_layers: dict[NodeName, Refusal] = {}
     for check in checks:

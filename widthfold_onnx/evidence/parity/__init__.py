@@ -5,5 +5,5 @@ same inputs. `judgement` says how far their `outputs` may be apart; for that `ro
 copies of the original, and its run in float64 (`truth`). Integers of 8 bits are also judged
 `as_deployed`.
 
-It reads of the proof whether it holds, and its float64 operators.
+It uses two things of `proof`: the verdict, and the float64 operators.
 """

@@ -1,7 +1,7 @@
 """Compare two models as they are deployed, where 8-bit kernels of this CPU saturate.
 
-All other comparisons are of exact products. A fold adds other pairs of products than the original,
-so it saturates at other ones; it must not be further from its definition than the original is.
+All other comparisons run with `exact_kernels`. A fold pairs other products than the original, so
+other sums saturate; it may be `SLACK` times as far from its exact outputs as the original is.
 """
 
 from __future__ import annotations

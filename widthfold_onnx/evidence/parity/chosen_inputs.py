@@ -33,7 +33,7 @@ from widthfold_onnx.runtime.session import Session
 from widthfold_onnx.text import printable
 
 VALUES = (0.0, 1.0, 0.1, 10.0, 100.0, 1e4, 1e6)
-"""Values of an element; all pairs are tried, so two scalars come in both orders."""
+"""Values that are tried for an element; of two elements all 49 pairs are tried (`TRIES`)."""
 
 TRIES = 64
 """Combinations that are tried, chosen at random where there are more."""
@@ -165,7 +165,7 @@ def _combinations(count: int) -> Iterator[tuple[float, ...]]:
 def all_windows_fit(model: onnx.ModelProto, table: ShapeTable) -> bool:
     """Check that windows fit into their inputs: of all pools, and of Convs that state their kernel.
 
-    The runtime computes a MaxPool of 2 positions on one position, outside of its data (1.32.0).
+    ONNX Runtime 1.32.0 does not refuse a MaxPool whose window is longer than its data.
     """
     for node in model.graph.node:
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}

@@ -55,8 +55,8 @@ def model_parity(original: OriginalRuns, rewritten: LoadedModel, *, is_proved: b
     Args:
         original: the runs of the original.
         rewritten: the rewritten model.
-        is_proved: True if both are proved to be the same function. Then rounding and overflow
-            explain more, and outputs that show nothing are no obstacle.
+        is_proved: True if both are proved to be the same function. Then outputs may be further
+            apart, overflow of the original excuses NaN and Inf, and outputs may show nothing.
     """
     plain_runs = original.run(rewritten, Level.DISABLED)
     if plain_runs.failure:

@@ -1,7 +1,7 @@
 """Make inputs that cover the whole range of the quantizers that read them.
 
-Other numbers seldom get near both ends, where sums of 8 bits saturate (`runtime.kernels`) and
-weights have most effect.
+Random numbers of other sets seldom get near both ends of the range, where 8-bit kernels saturate
+(`runtime.kernels`) and weights have most effect.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def filling_set(loaded: LoadedModel, template: InputSet) -> InputSet | None:
 
 
 def _range(document: Document, node: Node) -> tuple[float, float] | None:
-    """Return the range that a quantizer represents, if its numbers are constant scalars."""
+    """Return the range of a quantizer; None unless scale and zero point are constant scalars."""
     arrays = [_scalar(document, value) for value in node.inputs[1:] if value is not None]
     scale, zero = (*arrays, _default_zero(node))[:2]
     if scale is None or zero is None or zero.dtype.kind not in "iu":

@@ -47,8 +47,8 @@ four units in the last place, as the original may be right by luck."""
 OPTIMIZED_NOTE = "the runtime's optimizations change the original; compared with it at this level"
 
 _CAVEATS = ("meaningless", "saturated", "", "ill-conditioned", "unsteady")
-"""All caveats. Of two comparisons of an output that are alike otherwise, the one is reported whose
-caveat stands later here."""
+"""All caveats, the most important one last: of comparisons of an output that are alike otherwise,
+that with the last caveat is reported."""
 
 
 class RowKey(NamedTuple):
@@ -65,7 +65,7 @@ Rows = dict[RowKey, OutputParity]
 def judge(
     original: OriginalRuns, runs: Mapping[LevelName, Runs], *, is_proved: bool
 ) -> tuple[Rows, list[str]]:
-    """Compare all outputs, and measure how far rounding moves them as far as that is needed.
+    """Compare all outputs; measure what rounding does step by step, while some of them fail.
 
     `runs` has the runs of the rewritten model, by level.
 
@@ -87,7 +87,7 @@ def judge(
     while True:
         truths, movements, unused_remark = rounding.usable()
         rows = Judgement(original, truths, movements, is_proved).rows(runs)
-        # No movement makes an output pass whose tolerance the caller chose.
+        # An output with a tolerance of the caller is judged by that alone, not by movements.
         failed_sets = {k.input_set for k in failed_rows(rows) if not tolerance.is_chosen(k.output)}
         step = next(further, None) if failed_sets else None
         if step is None:
@@ -154,12 +154,12 @@ class Judgement:
 
 
 def failed_rows(rows: Rows) -> Rows:
-    """Return the failed rows of the outputs that repeat."""
+    """Return the failed rows, except those of unsteady outputs."""
     return {k: row for k, row in rows.items() if not row.passed and row.caveat != "unsteady"}
 
 
 def faults(rows: Rows, original: OriginalRuns, level: LevelName) -> list[str]:
-    """Describe the first failed row at a level of each output that repeats."""
+    """Describe the first failed row of each output at a level, except of unsteady outputs."""
     lines: dict[str, str] = {}
     for key, row in failed_rows(rows).items():
         if key.level == level:

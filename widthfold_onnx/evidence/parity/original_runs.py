@@ -75,10 +75,12 @@ class OriginalRuns:
     def overflow(self, set_index: int) -> str:
         """Name a linear node of the main graph that reads or gives NaN or Inf on an input set.
 
-        The sentence is "" if there is no such node, or if the original does not run with the values
-        of these nodes as outputs. Random inputs may be larger than the model was made for. A
-        structural zero times Inf is NaN, so a fold spreads such a value to its neighbours, by
-        design and within one sample.
+        Random inputs may be larger than the model was made for. A fold spreads NaN and Inf to their
+        neighbours within a sample, as a structural zero times Inf is NaN (docs/folds.md).
+
+        Returns:
+            A sentence; "" if there is no such node, or if the original does not run with the values
+            of these nodes as outputs.
         """
         nodes: list[onnx.NodeProto] = []
 
@@ -120,7 +122,7 @@ def original_runs_of(original: LoadedModel, options: VerifyOptions) -> OriginalR
     try:
         if options_text:
             open_chosen(original, options, Level.ALL)
-    except UnverifiedError as error:  # no `NoKernelError`, which says that no options help
+    except UnverifiedError as error:  # not a `NoKernelError`: without the options it may run
         raise UnverifiedError(f"with {printable(options_text)} {error}") from error
     inputs, outputs = run_on_inputs(original, session, options)
     second_outputs = session.run(inputs.sets[0].feeds)

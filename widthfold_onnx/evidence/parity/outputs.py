@@ -1,7 +1,7 @@
-"""Compare two outputs: how far apart they are, whether that is allowed, and what shows nothing.
+"""Compare two outputs: how far apart they are, whether that is allowed, and whether they show much.
 
-Values that are not finite are compared by position and sign, and never ignored: a fold can spread a
-NaN, which finite data cannot show.
+NaN and Inf must be at the same positions, and Inf of the same sign: a fold may spread a NaN, which
+no difference of finite values shows.
 """
 
 from __future__ import annotations
@@ -26,33 +26,29 @@ DEFAULT_RTOL = {
     "float16": 2e-3,
     "bfloat16": 2e-2,
 }
-"""Largest error relative to the largest finite |reference|; a dtype not listed must be equal.
-
-The values are some tens of roundings (2**-53, 2**-24, 2**-11, 2**-8) of a value of full size.
-"""
+"""Largest error relative to the largest finite |reference|; a dtype not listed must be equal."""
 
 BEYOND_NOTE = "beyond the tolerance: rounding moves the original, too"
 
 SATURATED_NOTE = "a weak check: every value is one of two"
 
 MIN_SATURATED = 4
-"""Elements of an output of which it is said: two numbers are two values by nature, and of three two
-may be near each other by chance."""
+"""Fewest elements of an output that `is_saturated`: two numbers are always two values, and of three
+numbers two may be near each other by chance."""
 
 COMPARED_ELEMENTS = 1 << 18
 """Elements that are compared at once: a whole array in float64 would take much memory."""
 
 SLACK = 2.0
-"""Allowed distance from stored outputs, or from the definition where integers saturate, as a
-multiple of the distance of the original."""
+"""Allowed distance of the rewritten model / distance of the original, both from stored outputs, or
+both from exact results where 8-bit integers saturate."""
 
 MULTIPLE_IF_PROVED = 10.0
 """Allowed distance of a model that is proved equal, as a multiple of the original's movement."""
 
 MULTIPLE_IF_UNPROVED = 4.0
-"""Allowed multiple for a model that is not proved equal: over 580 pairs of outputs of small
-networks the ratio of its errors to the errors of the original was 2.9 at most."""
-
+"""The same for a model that is not proved equal; 2.9 is the largest that was measured
+(docs/verification.md#parity)."""
 
 GRAINS = 4
 """Allowed difference of a model that is proved equal, in grains of the output (`grain_of`)."""
@@ -83,7 +79,7 @@ def why_meaningless(values: Array) -> str:
 def is_saturated(values: Array) -> bool:
     """Check whether every float is, within the default tolerance, one of two numbers.
 
-    A softmax of 0 and 1 alone, say: what moves its input shows in it nowhere.
+    Example: a softmax that returns only 0 and 1 does not show that its input moved.
     """
     rtol = DEFAULT_RTOL.get(values.dtype.name)
     if rtol is None or values.dtype.kind == "c" or values.size < MIN_SATURATED:
@@ -103,7 +99,7 @@ class Distance(NamedTuple):
     mean: float = 0.0
 
     def times(self, multiple: float, dtype: str) -> Distance:
-        """Return a multiple; integers and texts differ by whole steps: only the mean grows."""
+        """Multiply; of integers and texts only the mean, as these differ by whole steps."""
         largest = self.largest * multiple if dtype in DEFAULT_RTOL else self.largest
         return Distance(largest, self.mean * multiple)
 
@@ -121,7 +117,7 @@ class Figures:
     """The differences between two arrays.
 
     Attributes:
-        match: True if type, shape and the places of Inf and NaN are the same.
+        match: True if type, shape and the positions of Inf and NaN are the same.
         distance: of elements that are finite in both; None where there are none.
         scale: the largest finite |reference|.
         worst: the element that differs most, None where none differs.
@@ -134,7 +130,7 @@ class Figures:
 
 
 def distance(reference: Array, tested: Array) -> Distance | None:
-    """Return the distance; None if types, shapes, or the places of NaN and Inf differ."""
+    """Return the distance; None if types, shapes, or the positions of NaN and Inf differ."""
     figures = measure(reference, tested)
     return (figures.distance or Distance()) if figures.match else None
 
@@ -195,12 +191,11 @@ def _gaps(a: Array, b: Array) -> Array:
 def grain_of(*arrays: Array) -> float:
     """Return the power of two of which all finite values are whole multiples.
 
-    The results of some functions are sums, whose small values have the grain of the summands: a
-    Sigmoid that is computed as 0.5 + s returns multiples of 2^-25 even where it is near 0. Shaken
-    copies do not show it, as these results stay where they are.
+    Example: a Sigmoid that is computed as 0.5 + s returns multiples of 2^-25, even where it is near
+    0. Shaken copies may return the same multiple, and then do not show how coarse it is.
 
     Returns:
-        At most half the distance of 1 to the next number of the type, 0 for types but floats.
+        At most half the distance of 1 to the next float of the type; 0 for other types than floats.
     """
     limit = math.inf
     for array in arrays:
@@ -236,7 +231,7 @@ class Allowance(NamedTuple):
     grain: float = 0.0
 
     def distance(self, dtype: str) -> Distance:
-        """Return the largest and the mean difference by movement and grain, tolerance apart."""
+        """Return the difference that movement and grain allow, without any tolerance."""
         grains = GRAINS * self.grain
         moved = (self.movement or Distance()).times(self.multiple, dtype)
         return moved.joined(Distance(grains, grains))

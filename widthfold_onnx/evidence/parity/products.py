@@ -1,4 +1,4 @@
-"""Count the products of a run: most of its time is theirs, on a machine of any speed."""
+"""Count the multiplications of a run: they take most of its time, on every machine."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 MAX_PRODUCTS = 1 << 34
-"""Most products of a run that is light; a core takes a second or two."""
+"""Most multiplications of a run that is light; they take a core a second or two."""
 
 
 def products_of(node: onnx.NodeProto, operands: Sequence[Sequence[int]], size: int) -> int:
     """Return the products of a node of `PRODUCTS`.
 
-    Each number of the weight is multiplied at every position, of one group of channels.
+    The dimensions of a Conv's weight behind the first give the products of one result, those of a
+    ConvTranspose's the products of one element of its data.
 
     Args:
         node: the node.

@@ -1,10 +1,10 @@
-"""How far rounding moves the outputs of the original, as far as that was measured.
+"""Measure how far rounding moves the outputs of the original.
 
-In shaken copies the inputs and the weights of linear layers move by as many units in the last place
-as `COPIES` says, up or down at random. Rounding may move the outputs as far as these copies do:
-stochastic arithmetic, as of Higham and Mary, A new approach to probabilistic rounding error
-analysis, 2019. Constants and inputs that compare, clip, select, index or scale sizes stay: other
-limits make another function.
+A shaken copy is the original with inputs and weights of linear layers moved by some units in the
+last place (`COPIES`), up or down at random. Rounding may move the outputs as far as the copies do:
+stochastic arithmetic, see Higham and Mary, A new approach to probabilistic rounding error analysis,
+2019. Numbers that compare, clip, select, index or scale sizes stay, as a model with other limits is
+another function.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.text import printable
 
 COPIES = (1, 1, 10, 10)
-"""Units in the last place by which copies are shaken. Copies run while an output is too far off.
-Larger steps find sums that are near half a step of a quantizer."""
+"""Units in the last place by which each copy is shaken. The next copy runs only if an output is too
+far off so far. The last two find sums that are near half a step of a quantizer."""
 
 LINEAR = (
     *("Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization", "Einsum"),
@@ -58,12 +58,12 @@ PASS_THROUGH = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose"
 SHAKEN_TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 
 DrawUlps = Callable[[tuple[int, ...]], Array]
-"""Draws by how many units in the last place (ulps) the elements of an array of a shape move."""
+"""For a shape, returns by how many units in the last place (ulps) each element moves."""
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """What was measured of the rounding of the original; nothing is at first.
+    """What was measured so far of the rounding of the original.
 
     Attributes:
         original: its runs.
@@ -81,7 +81,7 @@ class Rounding:
 
     @classmethod
     def unknown(cls, original: OriginalRuns) -> Self:
-        """Return what is known before anything was measured."""
+        """Return the state in which nothing was measured."""
         sets = original.inputs.sets
         return cls(original, [{} for _ in sets], [{} for _ in sets])
 
@@ -113,16 +113,14 @@ class Rounding:
         return replace(self, truths=truths, truth_remark=remark)
 
     def usable(self) -> tuple[list[Outputs], Movements, str]:
-        """Select the truths to which the original is as near as equal models must be.
+        """Leave out truths from which the original is further than equal models may be.
 
-        If they are further apart, one of them is wrong. onnx's reference implementation has faults:
-        the BatchNormalization of onnx 1.23.2 at opset 9 was 41 % off behind the first Conv of a
-        ResNet. So has the runtime: the Sigmoid of ONNX Runtime 1.31.1 on the CPU is 7 % off at -14.
+        Then one of the two is wrong: docs/verification.md#parity names a fault of either.
 
         Returns:
-            The usable truths, in the types of the outputs. The movements; where a truth is usable,
-            at least the distance of the original from it. Which truths are not used and why, "" if
-            all are.
+            Three things: the truths that are left, in the types of the outputs; the movements, each
+            at least the distance of the original from such a truth; and a remark on the truths that
+            were left out, "" if none was.
         """
         truths: list[Outputs] = [{} for _ in self.truths]
         movements = [dict(movement) for movement in self.movements]
@@ -130,7 +128,7 @@ class Rounding:
         for index, truth in enumerate(self.truths):
             outputs, movement = self.original.outputs[index], movements[index]
             for name, values in truth.items():
-                if self.original.options.tolerance.is_chosen(name):  # it compares both models
+                if self.original.options.tolerance.is_chosen(name):  # that is about both models
                     continue
                 true_values, row = self._compared(outputs[name], values, name, movement.get(name))
                 if row.passed:
@@ -177,8 +175,8 @@ def moved_by_copy(
         set_indices: the input sets on which it runs.
 
     Returns:
-        The movements, none on other input sets, and "". If the copy does not run: no movement
-        on any input set, and why.
+        The movements by input set, {} for the others; and why the copy does not run (then all are
+        {}), "" if it does.
     """
     movements: Movements = [{} for _ in original.outputs]
     draw_ulps = ulps_of(copy_index, COPIES[copy_index])
@@ -206,10 +204,9 @@ def moved_by_copy(
 
 
 def ulps_of(copy: int, size: int) -> DrawUlps:
-    """Draw numbers of one size, up or down at random.
+    """Return draws of `size` or `-size` at random.
 
-    An odd copy moves every number the other way than the copy before it, so that two copies move a
-    number up and down.
+    An odd copy draws the opposite of the copy before it: one moves a number up, the other down.
     """
     generator, ulps = np.random.default_rng(copy // 2), size if copy % 2 else -size
     return lambda shape: np.where(generator.random(shape) < 0.5, ulps, -ulps)
@@ -225,11 +222,11 @@ def shaken_array(array: Array, draw_ulps: DrawUlps) -> Array:
 
 
 def shaken_input(array: Array, draw_ulps: DrawUlps) -> Array:
-    """Move an input as `shaken_array` does, without the numbers that a model may compare.
+    """Move an input as `shaken_array` does, except for numbers that a model may compare.
 
-    Small inputs stay: they are limits, rates and switches, whose values are drawn from the
-    constants that they are compared with. Whole numbers stay: they are masks, labels and counts.
-    Where one unit in the last place turns a comparison, a copy would be another function.
+    If one unit in the last place turned a comparison, the copy would be another function. So small
+    inputs stay (limits, rates and switches, whose values come from the constants that they are
+    compared with), and so do whole numbers (masks, labels and counts).
     """
     if array.dtype.kind != "f" or array.size <= MAX_SMALL:
         return array

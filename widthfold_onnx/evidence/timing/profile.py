@@ -1,14 +1,14 @@
 """Measure the time of each node, where it ran, and the least time that its work takes.
 
 * `profile`: times by the runtime's own profiler. They show slow nodes and do not measure the model,
-  because profiling costs time. Nodes in the body of a node are listed by themselves, so the node
-  itself has the rest of its time only.
+  because profiling costs time. Nodes inside an If, Loop or Scan are listed by themselves, and their
+  time is taken from that of the If, Loop or Scan.
 * `placement`: the provider on which each node ran. A session on a GPU silently hands nodes to the
   CPU. For a few nodes that handle shapes that is intended; with a Conv there, the time says nothing
   about the GPU.
 * `Roofline`: the longer one of two times: the bytes of a node at the speed of a copy, and its
-  multiply-adds at the speed of a matrix product. Multiply-adds with zero weights do not count,
-  whether the runtime pads or a fold does. So both models have the same work.
+  multiply-adds at the speed of a matrix product. Multiply-adds with zero weights do not count, be
+  they of a fold or of the runtime's padding. So a layer and its fold have the same work.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from widthfold_onnx.text import printable
 WARM_RUNS = 3
 PROFILED_RUNS = 10
 PROFILED_SECONDS = 0.5
-"""Fewer runs, though at least one, are profiled where ten would take longer."""
+"""Seconds after which no further run is profiled; at least one run is."""
 
 SHORTEST = 10
 """Microseconds below which no node is compared with its least time, as times are whole ones."""
 
 HOLDING = ("If", "Loop", "Scan")
-"""Operators in whose time other nodes run."""
+"""Operators that run the nodes of their bodies."""
 
 
 def profile(open_with: Callable[[Path], Session], feeds: Feeds, least: LeastTime) -> list[NodeTime]:
@@ -106,10 +106,10 @@ def _nodes(events: list[dict[str, Any]], runs: int, least: LeastTime) -> list[No
 
 
 def _own_times(events: list[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
-    """Return the events of nodes in the order of their begin, with times without their bodies.
+    """Return the events of nodes, ordered by start, with their times less those of their bodies.
 
-    A node runs in the innermost holder of a body that has not ended when the node begins. Times are
-    whole microseconds, rounded down. So a node that begins when a holder ends is not inside it.
+    A node is in the body of the innermost If, Loop or Scan that has not ended when the node starts.
+    Times are whole microseconds, rounded down, so one that ends at that microsecond has ended.
     """
     kernels = [e for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")]
     kernels.sort(key=lambda e: (e["ts"], -e["dur"], e["args"]["op_name"] not in HOLDING))
@@ -212,7 +212,7 @@ PARTLY_READ = ("Gather", "GatherElements", "GatherND", "Slice", "Resize", "Upsam
 
 
 class Roofline:
-    """The measured speeds of this machine, in sessions like the timed sessions."""
+    """The speeds of this machine, measured when they are needed, with the options of the timing."""
 
     def __init__(self, options: RuntimeOptions) -> None:
         self._setting = Setting(Level.ALL, options)
@@ -220,7 +220,7 @@ class Roofline:
         self.multiply_speeds: dict[str, float] = {}
 
     def of(self, model: Path, setting: Setting) -> LeastTime:
-        """Return the function of the least seconds of each node of a model; on the CPU only."""
+        """Return the `LeastTime` of a model; `no_time` unless it runs on the CPU."""
         if setting.options.provider is not Provider.CPU:
             return no_time
         weights = self._weights(model, setting)
@@ -236,7 +236,7 @@ class Roofline:
         op, size = details["op_name"], moved_bytes(details)
         if size is None or op in UNKNOWN_WORK:
             return None
-        # Nothing is copied faster because it is larger, so the speed is not too low.
+        # More bytes are never copied faster, so the speed of fewer bytes is not too low.
         copy = max((count for count in COPIED_BYTES if count <= size), default=COPIED_BYTES[0])
         if copy not in self.copy_speeds:
             self.copy_speeds[copy] = copy_speed(self._setting, copy)

@@ -56,8 +56,8 @@ def time_models(
         options: as `hold_contest`.
         sizes: shapes of every input, one or more assignments, which share the time budget; without
             any, shapes are searched. Profiles are taken at the first assignment.
-        load: load of the machine before this program began to work. It is used if it is lower than
-            the load now, as the load of the comparison of values is gone when the timing begins.
+        load: load of the machine before this program began to work. If it is lower than the load
+            now, it counts: the comparison of outputs has raised the load, and is over.
 
     Raises:
         UnverifiedError: a model does not run, or no inputs were found.
@@ -93,8 +93,8 @@ def _at_size(contest: Contest) -> SizeGain:
 def _timing(contest: Contest, sides: dict[str, Side], busy: float) -> Timing:
     """Judge the pairs at the load `busy` of the machine.
 
-    The verdict is inconclusive if several threads were asked for on cores that are not free:
-    there even identical models differ several times.
+    The verdict is inconclusive if several threads were asked for and fewer cores are free: then
+    one of two identical models may take several times as long as the other.
     """
     options, pairing = contest.options, contest.pairing
     crowded = busy + options.threads > cores()
