@@ -273,6 +273,18 @@ def test_a_mask_that_nobody_reads() -> None:
     assert compared(head + first, head + other).verdict == "equal"
 
 
+@pytest.mark.parametrize(("opset", "verdict"), [(7, "different"), (11, "different"), (12, "equal")])
+def test_the_mask_of_a_dropout_is_of_ones_since_opset_12(opset: int, verdict: str) -> None:
+    head = HEAD.format(opset=opset) + " g (float[8] x) => (float[8] y)"
+    masked = "{ a, m = Dropout (x)  f = Cast <to = 1> (m)  y = Mul (x, f) }"
+    assert compared(head + masked, head + masked).verdict == "equal"
+    assert compared(head + masked, head + "{ y = Identity (x) }").verdict == verdict
+    assert (
+        compared(head + "{ a, m = Dropout (x)  y = Relu (a) }", head + "{ y = Relu (x) }").verdict
+        == "equal"
+    )
+
+
 def test_two_ways_to_write_one_node() -> None:
     head = HEAD.format(opset=17) + " g (float[3, 4] x) => (float[3, 4] y) <float low = {0.5}>"
     assert (

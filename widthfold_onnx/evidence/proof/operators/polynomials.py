@@ -55,6 +55,9 @@ _EXACT_CASTS = {(FLOATS[i], FLOATS[j]) for i, j in ((0, 2), (0, 3), (1, 2), (1, 
 """Casts from one type of floats to another that change no number."""
 
 
+MASK_OPSET = 12
+"""Version of the operator set since which the mask of a Dropout is defined where nothing drops."""
+
 MAX_NUMBER = 1024
 """Largest whole number whose reciprocal and root are known exactly."""
 
@@ -252,11 +255,17 @@ def _total(call: Call) -> list[Value]:
 
 
 def _dropout(call: Call) -> list[Value] | None:
-    """Return the input and a mask of ones; None in training, where both are random."""
+    """Return the input and a mask; None in training, where both are random.
+
+    The mask is of ones since opset 12. The operator text does not say what it was before: ONNX
+    Runtime returns zeros.
+    """
     training, data = call.optional(2), call.tensor(0)
     is_off = training is None or (isinstance(training, KnownValue) and not training.array.any())
     if not is_off or (call.opset < 7 and not call.attributes.get("is_test")):
         return None
+    if call.opset < MASK_OPSET:
+        return [data, function_of(key_of("mask of Dropout"), [data])]
     return [data, KnownValue(np.ones(data.shape, bool))]
 
 
