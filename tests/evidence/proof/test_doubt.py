@@ -402,3 +402,16 @@ def test_another_order_of_functions_that_read_a_text() -> None:
     )
     models = [onnx.parser.parse_model(text % order) for order in orders]
     assert proof(*models).verdict == "not provable"
+
+
+def test_extents_that_only_one_of_two_models_needs() -> None:
+    """Without them no numbers can be computed, whichever model is the first."""
+    first = model("y = Conv (x, w)", {"w": W})
+    other = model("n = Size (z)  f = Cast <to = 1> (n)  k = Mul (x, f)  y = Conv (k, w)", {"w": W})
+    for proto in (first, other):
+        proto.graph.input.append(onnx.ValueInfoProto(name="z"))
+        proto.graph.input[-1].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    for pair in ((first, other), (other, first)):
+        size_proof = proof(*pair)
+        assert size_proof.verdict == "not provable"
+        assert "the extents of z are not known" in size_proof.reason

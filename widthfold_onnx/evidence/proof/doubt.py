@@ -20,7 +20,6 @@ from widthfold_onnx.evidence.proof.program import Program, constant, variables_o
 from widthfold_onnx.evidence.proof.values import EPSILONS, FLOATS, OpaqueValue, Shape
 from widthfold_onnx.model.proto.indices import index_limits
 from widthfold_onnx.model.proto.walk import StoredTensor, copy_of, is_default, model_nodes, retain
-from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.text import printable
 
 MAX_UNITS = 64
@@ -97,8 +96,9 @@ def _parts(program: Program, target: str, variables: Mapping[str, Shape]) -> Cou
 
 
 def _content(array: Array) -> bytes:
-    """Return what a constant holds: an array of texts holds addresses."""
-    return repr(array.tolist()).encode() if array.dtype.kind == "O" else array.tobytes()
+    """Return the element type and what a constant holds: an array of texts holds addresses."""
+    content = repr(array.tolist()).encode() if array.dtype.kind == "O" else array.tobytes()
+    return array.dtype.str.encode() + content
 
 
 def _unknown(target: str, old: Evaluation, new: Evaluation, variables: Mapping[str, Shape]) -> str:
@@ -108,25 +108,30 @@ def _unknown(target: str, old: Evaluation, new: Evaluation, variables: Mapping[s
         return f"the definition of {', '.join(foreign)} is not known"
     if any(isinstance(run.values[target], OpaqueValue) for run in (old, new)):
         return "its extents are not known"
-    if shapeless := _shapeless_inputs(old, target, variables):
-        return f"the extents of {', '.join(shapeless)} are not known"
+    shapeless = {n for run in (old, new) for n in _shapeless_inputs(run, target, variables)}
+    if shapeless:
+        return f"the extents of {', '.join(sorted(shapeless))} are not known"
     return ""
 
 
 def _merged(target: str, old: Evaluation, new: Evaluation, variables: Mapping[str, Shape]) -> str:
     """Name the operators of which one model may hold rounded results; "" if there are none.
 
-    Such a model lacks sums or products, and no function but reciprocals; it applies no other one.
+    Such a model lacks sums, products, reciprocals, or functions of constants alone, and applies no
+    other function.
     """
     values = [run.values[target] for run in (old, new)]
     operators = [_operators(run.program, target, variables) for run in (old, new)]
     for whole, part, model in ((0, 1, "new model"), (1, 0, "original")):
         runs = (old, new) if whole == 0 else (new, old)
         functions = [run.functions for run in runs]
-        if functions[1] - functions[0] or {n for n, _ in functions[0] - functions[1]} - INVERSES:
+        lone = functions[0] - functions[1]
+        stored = lone & _operators_of_constants(runs[0].program, target, variables)
+        if functions[1] - functions[0] or {name for name, _ in lone - stored} - INVERSES:
             continue
         difference = operators[whole] - operators[part]
-        lacking = Counter({item: n for item, n in difference.items() if item[0] in WRAPPING})
+        counted = WRAPPING | {name for name, _ in stored} - INVERSES
+        lacking = Counter({item: n for item, n in difference.items() if item[0] in counted})
         is_merged = values[whole].constants > values[part].constants or _holds_sums(
             lacking, _new_constant_count(target, *runs, variables)
         )
@@ -136,12 +141,12 @@ def _merged(target: str, old: Evaluation, new: Evaluation, variables: Mapping[st
     return ""
 
 
-def _shapeless_inputs(run: Evaluation, target: str, variables: Mapping[str, Shape]) -> list[str]:
+def _shapeless_inputs(run: Evaluation, target: str, variables: Mapping[str, Shape]) -> set[str]:
     """Return the inputs without known extents from which a value is computed."""
     inputs = {value.name for value in run.program.inputs} - run.shapes.keys()
     scope = run.program.scope
     reads = {name for i in scope.ancestors([target], variables) for name in scope.reads[i]}
-    return sorted(map(printable, inputs & reads))
+    return set(map(printable, inputs & reads))
 
 
 SUMS = frozenset({"Add", "Div", "Sub", "Sum"})
@@ -193,10 +198,12 @@ def _pairs_of_numbers(
     with every condition true, and with every condition false, unless the models do not run so.
     """
     chooses = any(name == "If" for run in (old, new) for name, _ in run.functions)
+    tables = old.table, new.table
+    types = {n: max(table.element_type("", n) for table in tables) for n in variables}
     pairs: list[tuple[Array, Array]] = []
     for condition in (None, True, False) if chooses else (None,):
         first, other = (
-            _numbers(run.program, target, variables, old.table, condition) for run in (old, new)
+            _numbers(run.program, target, variables, types, condition) for run in (old, new)
         )
         if first is not None and other is not None:
             pairs.append((first, other))
@@ -237,6 +244,18 @@ def _operators(program: Program, target: str, variables: Mapping[str, Shape]) ->
     return Counter((operator(node), program.version(node)) for node in nodes)
 
 
+def _operators_of_constants(
+    program: Program, target: str, variables: Mapping[str, Shape]
+) -> Operators:
+    """Count the operators that a model applies to constants alone."""
+    nodes = (program.scope.nodes[i] for i in program.scope.ancestors([target], variables))
+    return Counter(
+        (operator(node), program.version(node))
+        for node in nodes
+        if program.constant_values.issuperset(filter(None, node.output))
+    )
+
+
 def _operators_text(old: Evaluation, new: Evaluation, *, is_opaque: bool) -> str:
     """Say what tells apart two models whose numbers agree."""
     old_only, new_only = (
@@ -259,7 +278,7 @@ def _numbers(
     program: Program,
     target: str,
     variables: Mapping[str, Shape],
-    table: ShapeTable,
+    types: Mapping[str, int],
     condition: bool | None = None,
 ) -> Array | None:
     """Compute a value in float64, under one condition of every If unless it is None.
@@ -282,10 +301,7 @@ def _numbers(
     if condition is not None:
         _decide(model, condition)
     limits = index_limits(model)
-    feeds = {
-        name: _random(name, variables[name], table.element_type("", name), limits.get(name))
-        for name in names
-    }
+    feeds = {name: _random(name, variables[name], types[name], limits.get(name)) for name in names}
     try:
         with np.errstate(all="ignore"):
             (result,) = evaluator(model).run(None, feeds)

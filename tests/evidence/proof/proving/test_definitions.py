@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from tests.running import LEVELS, run
 from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.proof.proving import proof_report
 
@@ -178,6 +179,17 @@ PAIRS = {
             ("RNN", "still", "stirred"),
         )
     },
+    **{
+        f"{op_type} of full sequences": (
+            f"t = {op_type} <hidden_size = 4> (v, {op_type}_w, {op_type}_r) y = Squeeze (t, wrong)",
+            *(
+                f"t = {op_type} <hidden_size = 4> "
+                f"(v, {op_type}_w, {op_type}_r, , {lengths}) y = Squeeze (t, wrong)"
+                for lengths in ("full", "short")
+            ),
+        )
+        for op_type in ("LSTM", "GRU", "RNN")
+    },
 }
 
 
@@ -207,6 +219,8 @@ def test_a_definition(case: str) -> None:
         "square": numbers[0, :5],
         "still": np.zeros((1, 3, 4), np.float32),
         "stirred": stirred,
+        "full": np.int32([2, 2, 2]),
+        "short": np.int32([2, 2, 1]),
         **{
             f"{name}_{end}": numbers[:, : 4 * gates, :columns]
             for name, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1))
@@ -239,13 +253,26 @@ def resized(mode: str, rounding: str, scale: float, kind: str = "nearest") -> Pr
     return Program.of(proto, None)
 
 
-@pytest.mark.parametrize(("scale", "expected"), [(2, "equal"), (3, "equal"), (1.5, "different")])
-@pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil"])
-def test_nearest_positions(scale: float, expected: str, rounding: str) -> None:
+FLOORS = {
+    *(("half_pixel", side, scale) for side in ("floor", "ceil") for scale in (2, 3)),
+    ("half_pixel", "floor", 1.5),
+    ("asymmetric", "floor", 2),
+}
+"""Places, the side to which halves are rounded, and scales at which position i is i // scale."""
+
+
+@pytest.mark.parametrize("scale", [1.5, 2, 3])
+@pytest.mark.parametrize("side", ["floor", "ceil"])
+@pytest.mark.parametrize("mode", ["half_pixel", "asymmetric"])
+def test_nearest_positions(mode: str, side: str, scale: float) -> None:
     whole = resized("asymmetric", "floor", scale)
-    assert verdict(whole, resized("half_pixel", rounding, scale)) == expected
+    rounded = resized(mode, f"round_prefer_{side}", scale)
+    expected = "equal" if (mode, side, scale) in FLOORS else "different"
+    assert (verdict(whole, rounded), verdict(rounded, whole)) == (expected, expected)
+    x = np.arange(48, dtype=np.float32).reshape(1, 2, 4, 6)
+    first, other = (run(program.proto, x, LEVELS[0])[0] for program in (whole, rounded))
+    assert np.array_equal(first, other) == (expected == "equal")
     assert verdict(whole, resized("half_pixel", "floor", scale)) == "different"
-    assert verdict(whole, resized("asymmetric", rounding, scale)) == "different"
 
 
 @pytest.mark.parametrize(("scale", "expected"), [(1.5, "equal"), (0.25, "different")])
@@ -308,3 +335,23 @@ def test_activations_that_are_left_out(
     )
     assert verdict(bare, listed) == "equal"
     assert verdict(bare, changed) == "different"
+
+
+def normalized(extents: str, spatial: int, epsilon: float = 0.5) -> Program:
+    text = f"""<ir_version: 3, opset_import: ["": 8]>
+        g (float[{extents}] x) => (float[{extents}] y)
+        <float[3] s = {{1, 2, 3}}, float[3] b = {{5, 7, 9}}, float[3] v = {{0.5, 3.5, 8.5}}>
+        {{ y = BatchNormalization <spatial = {spatial}, epsilon = {epsilon}> (x, s, b, b, v) }}"""
+    return Program.of(onnx.parser.parse_model(text), None)
+
+
+def test_normalization_of_every_position_where_a_channel_has_one() -> None:
+    """Until opset 9, an attribute says whether all positions of a channel share their numbers."""
+    alone, shared = (normalized("2, 3", spatial) for spatial in (0, 1))
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert np.array_equal(*(run(program.proto, x, LEVELS[0])[0] for program in (alone, shared)))
+    assert verdict(alone, shared) == verdict(shared, alone) == "equal"
+    above = float(np.nextafter(np.float32(0.5), np.float32(1)))
+    assert verdict(alone, normalized("2, 3", 1, above)) == "different"
+    lines = [normalized("2, 3, 1", spatial) for spatial in (0, 1)]
+    assert verdict(*lines) != "equal"

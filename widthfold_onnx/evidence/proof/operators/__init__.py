@@ -97,6 +97,10 @@ _ACTIVATIONS = {"GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"],
 """Activations of one direction where they are left out, as the operator text says."""
 
 
+_LENGTHS = 4
+"""Input of an RNN that holds the length of each sequence; all have the full one without it."""
+
+
 def operator(node: onnx.NodeProto) -> str:
     """Name the operator of a node, with its domain where that is not the default one."""
     return node.op_type if is_default(node, node.op_type) else f"{node.domain}.{node.op_type}"
@@ -178,6 +182,8 @@ def unknown_function(call: Call, *sources: str) -> list[Value]:
     inputs = [
         None if i in zero and _is_zero(value) else value for i, value in enumerate(call.inputs)
     ]
+    if _has_full_lengths(call):
+        inputs[_LENGTHS] = None
     call = replace(call, inputs=inputs)
     if name in _ACTIVATIONS:
         call = replace(call, attributes=_with_activations(call))
@@ -210,6 +216,22 @@ def _with_activations(call: Call) -> RawAttributes:
 
 def _is_zero(value: Value | None) -> bool:
     return isinstance(value, KnownValue | Elements) and not any(draw.any() for draw in value.draws)
+
+
+def _has_full_lengths(call: Call) -> bool:
+    """Check whether an RNN has the lengths of sequences that stand for those left out."""
+    value, data = (call.inputs[i] if i < len(call.inputs) else None for i in (_LENGTHS, 0))
+    if (
+        operator(call.node) not in _ACTIVATIONS
+        or not isinstance(value, KnownValue)
+        or not isinstance(data, KnownValue | Elements)
+        or len(data.shape) != 3
+    ):
+        return False
+    length, batch, _ = data.shape
+    if call.attributes.get("layout"):
+        length, batch = batch, length
+    return value.shape == (batch,) and bool((value.array == length).all())
 
 
 def _extents(call: Call) -> KnownValue:

@@ -353,23 +353,34 @@ def _coordinates(
 ) -> RawAttributes:
     """Return the attributes of a Resize, with one name for modes that read the same places.
 
-    A new line of one position is all that tells pytorch_half_pixel from half_pixel. By a whole
-    factor F the nearest position to (i + 1/2) / F - 1/2 is i // F, never halfway between two.
+    A new line of one position is all that tells pytorch_half_pixel from half_pixel.
     """
     attributes = dict(call.attributes)
-    mode, rounding = (
-        attributes.get(name) for name in ("coordinate_transformation_mode", "nearest_mode")
-    )
+    mode = attributes.get("coordinate_transformation_mode")
     if mode == "pytorch_half_pixel" and all(new > 1 for _, new in lengths):
         mode = attributes["coordinate_transformation_mode"] = "half_pixel"
-    is_whole = all(
-        old and new % old == 0 and factor in (0, new // old)
-        for (old, new), factor in zip(lengths, factors, strict=True)
+    rounding = attributes.get("nearest_mode")
+    pairs = zip(lengths, factors, strict=True)
+    is_floor = all(
+        old and _is_floor(mode, rounding, factor or new / old) for (old, new), factor in pairs
     )
-    is_half = mode == "half_pixel" and rounding in ("round_prefer_floor", "round_prefer_ceil")
-    if attributes.get("mode") == "nearest" and is_whole and is_half:
+    if attributes.get("mode") == "nearest" and is_floor:
         attributes |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     return attributes
+
+
+def _is_floor(mode: object, rounding: object, scale: float) -> bool:
+    """Check whether the position that is nearest to a new position i is i // scale.
+
+    By a whole scale (i + 1/2) / scale - 1/2 is never halfway between two positions. By 1.5 it is
+    (4i - 1) / 6; rounded, with halves down, that is 2i // 3. So i / 2 is i // 2.
+    """
+    is_down = rounding == "round_prefer_floor"
+    if mode == "asymmetric":
+        return is_down and scale in (1, 2)
+    is_rounded = is_down or rounding == "round_prefer_ceil"
+    is_whole = scale % 1 == 0
+    return mode == "half_pixel" and ((is_rounded and is_whole) or (is_down and scale == 1.5))
 
 
 def _of_lines(call: Call) -> list[Value] | None:

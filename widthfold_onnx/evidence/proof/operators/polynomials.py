@@ -182,10 +182,12 @@ def _labels(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str]:
 
 
 def _batch_normalization(call: Call) -> list[Value] | None:
-    is_training = call.attributes.get("training_mode") or len(call.node.output) > 1
-    if is_training or call.attributes.get("spatial", 1) != 1:
-        return None
     data = call.tensor(0)
+    is_training = call.attributes.get("training_mode") or len(call.node.output) > 1
+    # Until opset 9 "spatial" may be 0: then every position has its own numbers. [N, C] has one.
+    is_by_position = call.attributes.get("spatial", 1) != 1 and len(data.shape) > 2
+    if is_training or is_by_position:
+        return None
     operands = (along(call.tensor(i), 1, len(data.shape)) for i in range(1, 5))
     scale, bias, mean, variance = operands
     root = reciprocal_root(call.attributes["epsilon"], variance)
