@@ -2,8 +2,8 @@
 
 A form of a Conv is a factor per axis, a way to tile each axis, a lift and a grouping. Its kind
 joins the words of this table by "+". F is the factor of the axis, s its stride, and b its base
-dilation, which is the stride of a ConvTranspose. An axis has a tile of the output and a tile of
-the input:
+dilation, which is the stride of a ConvTranspose. The tiles are those of the output and of the
+input:
 
     kind                    tiles             where
     batch                   F, F              the samples: as groups, or as one dense group.
@@ -18,7 +18,7 @@ the input:
     summed taps             1, s              the first axis becomes samples (`summed_taps`).
     product                                   an Einsum is a MatMul.
 
-Of a product rows or columns are folded, with as few axes of batches as the factor needs.
+A product is folded along rows or columns, merged with as few batch axes as the factor needs.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from widthfold_onnx.rules.spatial_fold import SpatialFold
 
 SUMMED = "summed taps"
 SUMMED_RANKS = (1, 3)
-"""Numbers of spatial axes of a Conv whose first axis may become samples: a product of matrices
-remains, or a Conv of two axes."""
+"""Numbers of spatial axes of a Conv whose first axis may become samples. What remains is a product
+of matrices, or a Conv of two axes."""
 
 GEMM_WITHOUT_C_OPSET = 11
 """First operator set whose Gemm needs no C."""
@@ -74,8 +74,8 @@ def form_of(layer: Layer, spec: FormSpec, options: FoldOptions) -> Answer:
 
     Args:
         layer: the layer.
-        spec: what tells the form from others of its layer.
-        options: the limits are used; extents need not be divisible.
+        spec: the form, as a plan describes it.
+        options: only the limits count; extents need not be divisible.
 
     Returns:
         The form; a refusal if the layer has none like it, or it is not legal there.
@@ -103,9 +103,9 @@ def _spatial_form(layer: ConvLayer, options: FoldOptions, spec: FormSpec) -> Ans
 
 
 def forms_at_factor(layer: Layer, options: FoldOptions) -> Iterator[AxisAnswer]:
-    """Yield every form, legal or refused, at the factor of the options or of strides alone.
+    """Yield every form at the factor of the options, or of strides alone with `--form strides`.
 
-    The names of its axes come with each.
+    Each comes with the names of its axes; forms that are not legal come as refusals.
     """
     if options.form is FormName.STRIDES:
         if isinstance(layer, ConvLayer):
@@ -129,8 +129,8 @@ def every_form(
     """Yield every legal form of a layer, each once.
 
     Extents need not be divisible: the cost of extending and cutting is measured with the form. If
-    the options name an axis, channels and groups stay as they are. A wide layer, which is of one
-    axis, is lifted only.
+    the options name an axis, channels and groups stay as they are. A wide layer is only lifted: a
+    search asks for no wide Conv of several axes (`selection.search_problem`).
 
     Args:
         layer: the layer.
@@ -375,7 +375,7 @@ def _tilings(axis: ConvAxis, factor: int, *, one_sided: bool) -> Iterator[tuple[
         if one_sided and axis.stride > 1:
             yield "space-to-depth", AxisSpec(out_tile=1, in_tile=axis.stride, blocked=False)
         return
-    # A whole axis is of one extent, which an open axis need not have.
+    # A fold of the whole axis is for a single extent, and an open axis may have others.
     length, count = axis.length, axis.out_length
     if not axis.is_open and length is not None and count is not None and axis.positions == factor:
         yield "whole", AxisSpec(out_tile=count, in_tile=length, blocked=False)
@@ -391,9 +391,9 @@ def _tilings(axis: ConvAxis, factor: int, *, one_sided: bool) -> Iterator[tuple[
 def groupings(layer: ConvLayer) -> Iterator[Grouping]:
     """Yield every other grouping that a layer is tried with, each once (`algebra.channels`).
 
-    Neighbouring groups become one, down to a dense Conv. A block-diagonal weight becomes groups:
-    it is zero between them. Channels of a dense Conv are padded to the multiples that kernels ask
-    for. A quantized layer keeps its grouping.
+    Neighbouring groups are merged, down to a dense Conv. A block-diagonal weight is split into
+    groups. A dense Conv gets channels up to the multiples that kernels ask for. A quantized layer
+    keeps its grouping.
     """
     if layer.quantization is not None:
         return  # added channels would need scales, and the zero point of each channel

@@ -1,8 +1,8 @@
 """Define a form: an equivalent replacement for a layer, and its predicted cost.
 
-A `FormSpec` holds what tells the forms of one layer apart; the layer decides the rest. It is the
-form in plans, in the search and, as text, in the store of measurements. A `ProposedFold` says what
-the family of a layer makes of a spec. A legal one (`rules.legality`) becomes a `Form`.
+A `FormSpec` holds what tells the forms of one layer apart; all else follows from the layer. Plan
+files and the store of measurements hold specs. A `ProposedFold` is the fold that a spec describes
+for a layer. If it is legal (`rules.legality`), it becomes a `Form`.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ from widthfold_onnx.rules.layers import Layer
 NOMINAL_EXTENT = 64
 
 PRODUCT = "product"
-"""Kind of the form of an Einsum that is a MatMul, and folds nothing."""
+"""Kind of a form that writes an Einsum as a MatMul and folds nothing."""
 
 VECTOR = 16
 """Output channels that a vector of a blocked kernel of ONNX Runtime computes at once, used or not:
 16 floats of AVX-512 (MlasNchwcGetBlockSize). AVX2 has 8."""
 
 NO_AXIS = "rank"
-"""Axis of a form that folds no axis: it lifts, or mirrors a ConvTranspose. Plans hold the word."""
+"""Axis of a form that folds no axis: it lifts, or mirrors a ConvTranspose. Plan files contain it.
+"""
 
 MAX_TILE = 1 << 16
-"""Largest tile or count of a spec that is read: tables of taps grow with it, and a text can say any
-number. `options.MAX_FACTOR` times a stride of 16 fits."""
+"""Largest tile or count in a spec that is read from a file, which can hold any number: tables of
+taps grow with it. `options.MAX_FACTOR` times a stride of 16 fits."""
 
 MAX_CHANNELS = 1 << 24
-"""Largest number of channels of a spec that is read."""
+"""Largest number of channels in a spec that is read from a file."""
 
 SEVERAL_UNKNOWN_EXTENTS = Refusal(
     Code.SEVERAL_UNKNOWN_EXTENTS,
@@ -120,7 +121,7 @@ class FormSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
 
 def unfolded_spec(layer: Layer, axes: tuple[AxisSpec, ...]) -> FormSpec:
-    """Return the spec of a form that tiles its axes so, and changes nothing else of a layer."""
+    """Return the spec of a form with these tiles that changes nothing else of the layer."""
     return FormSpec(
         axis=NO_AXIS,
         factor=1,
@@ -149,8 +150,8 @@ class Ends:
         data_index: index of the input that it reads.
         fixed_in_shape: extents of the input as far as they are fixed.
         fixed_out_shape: extents of the output as far as they are fixed.
-        logical_reason: why the output has no layout; None where it has one, where nothing was
-            folded, or where no form of this kind has one.
+        logical_reason: why the output has no layout; None if it has one, if nothing was folded, or
+            if forms of this kind never have one.
     """
 
     data_index: int
@@ -239,7 +240,7 @@ class ProposedFold(ABC):
 
     @abstractmethod
     def extended_shapes(self) -> tuple[Dims, Dims] | Refusal:
-        """Return the extents of input and output that the fold needs, or why it has none."""
+        """Return the extents of input and output that the fold needs; refuse if they cannot be."""
 
     @abstractmethod
     def mixing_problem(self) -> Refusal | None:

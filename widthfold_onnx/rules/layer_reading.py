@@ -54,7 +54,7 @@ WEIGHT_CODES = {
     Code.OVERRIDABLE: Code.WEIGHT_OVERRIDABLE,
     Code.TOO_LARGE: Code.WEIGHT_NOT_EVALUATED,
 }
-"""Why the weight cannot be read (`Document.constant`): the code of a layer for it."""
+"""The code of a layer whose weight cannot be read, by the code of `Document.constant`."""
 
 BIAS_CODES = {
     Code.NOT_CONSTANT: Code.BIAS_NOT_CONSTANT,
@@ -62,7 +62,7 @@ BIAS_CODES = {
     Code.OVERRIDABLE: Code.BIAS_OVERRIDABLE,
     Code.TOO_LARGE: Code.BIAS_NOT_EVALUATED,
 }
-"""Why the bias cannot be read: the code of a layer for it."""
+"""The code of a layer whose bias cannot be read, likewise."""
 
 
 def read_layer(
@@ -130,7 +130,7 @@ def read_layer(
 
 
 def unknown_since(value: Value, is_known: Callable[[Value], bool]) -> str:
-    """Name the operator that an unknown value comes from, and what its owner can do.
+    """Name the operator from which on nothing is known, and say what the owner of the model can do.
 
     Args:
         value: the value.
@@ -151,7 +151,7 @@ def unknown_since(value: Value, is_known: Callable[[Value], bool]) -> str:
 
 
 def place_problem(document: Document, scope: Scope, node: Node) -> Refusal | None:
-    """Refuse a node that no rule can replace, for its place, its devices or its flags."""
+    """Refuse a node that no rule can replace: in a function, on several devices, by its flags."""
     if scope.proto is None:
         return Refusal(
             Code.IN_FUNCTION, f"the function cannot be inlined: {document.why_not_inlined}"
@@ -246,9 +246,9 @@ def _parameters(
 def _shapes(
     node: Node, operator: Operator, weight: Constant, fixed: Dims, planned: Dims
 ) -> tuple[Dims, Dims, tuple[int, ...]] | Refusal:
-    """Return the extents of the data as the operator reads it, and of [O, C/group, *kernel].
+    """Return three shapes: the data's fixed and planned ones, and the weight's.
 
-    The data has two: the extents that the model fixes, and the planned extents.
+    The data is as the operator reads it, the weight is [O, C/group, *kernel].
     """
     problem = operator.data_problem(node, planned, weight.shape)
     if problem is not None:

@@ -34,8 +34,8 @@ from widthfold_onnx.rules.quantization import Parameter, Quantization, is_single
 ITEMSIZE = {"FLOAT": 4, "FLOAT16": 2, "DOUBLE": 8, "BFLOAT16": 2}
 
 UNPLANNED = frozenset({"groups", "symmetric"})
-"""Parts of the signature of a layer that training may change: they are read off the numbers of the
-weight and of its zero point."""
+"""Parts of a signature that plans leave out: they depend on the numbers of the weight and of its
+zero point, which training may change."""
 
 AXIS = ("stride", "dilation", "pad_begin", "pad_end", "base_dilation")
 """Names of the numbers of an axis in a signature."""
@@ -204,7 +204,7 @@ class Layer(Site, ABC):
     def structure(self) -> dict[str, Any]:
         """What a plan says of it, without weights: op, element type, extents, attributes.
 
-        Values are of JSON's types. Open extents are None, assumed ones numbers.
+        Values are of JSON's types. Open extents are None; assumed ones are numbers.
         """
         parts = self.signature.items()
         signature: dict[str, Any] = {name: value for name, value in parts if name not in UNPLANNED}
@@ -381,9 +381,9 @@ class ProductLayer(Layer):
 
     Attributes:
         operator: its description.
-        samples: how many samples of a batch each axis of the data, as the product reads it, may
-            count.
-        stored_rank: axes of the data as it is stored.
+        samples: for each axis of the data, as the product reads it, how many samples of a batch it
+            may count.
+        stored_rank: number of axes of the data as it is stored.
     """
 
     operator: Product
@@ -516,7 +516,7 @@ class ProductLayer(Layer):
         return False
 
     def _shared_extents(self, labels: Labels) -> Dims:
-        """Return the extents of the data that the model fixes for labels of the weight, too."""
+        """Return the extents of the data, as the model fixes them, along labels of the weight."""
         row = len(self.fixed_shape) - (1 if self.weight_on_left else 2)
         first = len(labels.rows) - 1
         return tuple(n for i, n in enumerate(self.fixed_shape) if i >= first and i != row)
@@ -542,7 +542,7 @@ def _equation(labels: Labels) -> str:
 
 
 def _broadcast(data: Dims, weight: tuple[int, ...]) -> Dims:
-    """Return the leading extents of the result; open if the data's are and the weight's are 1."""
+    """Return the leading extents of the result; open where the data's is, and the weight's is 1."""
     rank = max(len(data), len(weight))
     batches = (1,) * (rank - len(data)) + tuple(data)
     matrices = (1,) * (rank - len(weight)) + tuple(weight)

@@ -40,7 +40,7 @@ def legal_form(proposal: ProposedFold) -> Answer:
 
 
 def _integers_problem(layer: Layer, shapes: tuple[Dims, Dims]) -> Refusal | None:
-    """Refuse what cannot be extended, or would no longer be computed in integers."""
+    """Refuse to extend integers without a Pad, and what would no longer be computed in integers."""
     quantization = layer.quantization
     if quantization is None:
         return None
@@ -56,7 +56,7 @@ def _integers_problem(layer: Layer, shapes: tuple[Dims, Dims]) -> Refusal | None
 
 
 def _spread_problem(layer: Layer, options: FoldOptions, fold: ConvFold) -> Refusal | None:
-    """Refuse structural zeros that spread Inf and NaN, and groups that drop weights besides 0."""
+    """Refuse structural zeros that spread Inf and NaN, and groups that drop nonzero weights."""
     strict = options.nonfinite is NonFinite.REFUSE
     groups = fold.regrouping.result.group
     if fold.regrouping.leaves_out and layer.weight_groups % groups:
@@ -137,7 +137,7 @@ def guard_problem(layer: Layer) -> Refusal | None:
 
 
 def declared_extent_problem(layer: Layer) -> Refusal | None:
-    """Refuse a layer whose data is declared with an extent that is not known: no form is legal."""
+    """Refuse all forms of a layer whose data is declared with an extent that may not hold."""
     declared = layer.data.shape or ()
     for axis, extent in zip(layer.stored_axes, layer.fixed_shape, strict=True):
         if extent is None and axis < len(declared) and isinstance(declared[axis], int):
@@ -152,7 +152,7 @@ def declared_extent_problem(layer: Layer) -> Refusal | None:
 def _open_extents_problem(layer: Layer, form: Form) -> Refusal | None:
     """Refuse a form that constant Reshapes cannot express, or that needs a guard where none can be.
 
-    A Reshape copies dimensions at their place and infers one. A DepthToSpace takes any extents.
+    A Reshape copies extents that keep their axis, and infers one more. A DepthToSpace takes any.
     """
     shuffles = isinstance(layer, ConvLayer) and layer.shuffles
     if inferred(form.packing_moves) > 1 or inferred(form.unpacking_moves, shuffles=shuffles) > 1:

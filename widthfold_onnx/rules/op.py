@@ -32,12 +32,12 @@ UNARY = frozenset(
         "ThresholdedRelu",
     }
 )
-"""Ops of one input; each element of the output depends on the same element of the input."""
+"""Ops of one input; each element of the output depends on the element at the same index."""
 
 BROADCASTING = frozenset(
     {"Add", "Div", "Less", "Max", "Min", "Mul", "PRelu", "Pow", "Sub", "Sum", "Where"}
 )
-"""Ops of several inputs that are broadcast; each output element depends on the same elements."""
+"""Ops that broadcast their inputs; each element of the output depends on those at its index."""
 
 MULTI_INPUT = frozenset({*BROADCASTING, "Concat"})
 """Ops that may read several tensors of one layout, and whose first input may be a constant."""
@@ -58,7 +58,7 @@ class Op:
     shapes: tuple[Dims | None, ...]
 
     def has(self, index: int) -> bool:
-        """Check whether an input is there."""
+        """Check whether the node has an input at an index."""
         return index < len(self.node.inputs) and self.node.inputs[index] is not None
 
     def constant_array(self, index: int) -> Array | Refusal:
@@ -154,7 +154,10 @@ Vectors = Mapping[str, Sequence[int]]
 
 
 def as_inputs(document: Document, since: int, vectors: Vectors) -> tuple[Vectors, Attributes]:
-    """Return whole numbers as inputs, and as attributes in operator sets before `since`."""
+    """Return the inputs and the attributes that give these numbers to a node.
+
+    They are inputs from operator set `since` on, and attributes before.
+    """
     return (vectors, {}) if document.opset >= since else ({}, vectors)
 
 
@@ -164,7 +167,7 @@ def rule_problem(op: Op, operators: Collection[str], template: str) -> Refusal |
     Args:
         op: the node.
         operators: the operators of the table.
-        template: the reason where there is no rule, with a place for the operator.
+        template: the reason where there is no rule, with {} for the operator.
     """
     node, opset = op.node, op.document.opset
     if not is_default(node, *operators):

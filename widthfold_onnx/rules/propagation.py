@@ -4,8 +4,8 @@ Rule: replaces unpack - op - pack with the op on packed tensors.
 Requires: every tensor that the op reads element by element is available in one layout.
 Rewrites: constants that differ per channel are packed like the channels, repeated or tiled. Concat
     and Split act along the channels: the packed positions of a channel move with it. Ops along
-    other axes run unchanged if the layout folds none of these; the operator and its attributes
-    stay.
+    other axes run if the layout folds none of these. They stay as they are, but for the sizes of a
+    Resize, and for numbers that a pool or a Pad needs for an axis that a lift adds.
 Refuses: ops that read or write along a folded axis, results without elements, and operator sets
     below 7, whose broadcasting differs.
 """
@@ -40,7 +40,7 @@ from widthfold_onnx.rules.op import (
 
 @dataclass(frozen=True)
 class OpInLayout(Op):
-    """A node, and its inputs that are available in one layout.
+    """A node, and which of its inputs are available in one layout.
 
     Attributes:
         shapes: logical extents per input; None where it is not available in the layout.
@@ -133,12 +133,12 @@ def propagate(op: OpInLayout) -> PackedOp | Refusal:
 
 
 def _pointwise(op: OpInLayout) -> PackedOp:
-    """Pack an op of data at input 0; all others are scalars by the definition of the operator."""
+    """Pack an op on input 0; its other inputs are scalars by the definition of the operator."""
     return PackedOp(op, (op.data_shape,))
 
 
 def _broadcasting(op: OpInLayout) -> PackedOp | Refusal:
-    """Pack an op whose inputs are data of equal extents, or constants, per channel at most."""
+    """Pack an op of data of equal extents, and of constants: one number, or one per channel."""
     shapes = [shape for shape in op.shapes if shape is not None]
     if any(shape != shapes[0] for shape in shapes):
         return op.differing_extents
@@ -270,7 +270,7 @@ Changes = dict[int, int | None]
 
 
 def _pool(op: OpInLayout) -> Changes | Refusal:
-    """Return the pooled axes: axes with several kernel positions, a stride or pads."""
+    """Return the extents of the pooled axes: with several kernel positions, a stride or pads."""
     attributes = op.node.attributes
     if attributes.get_string("auto_pad", "NOTSET") != "NOTSET" or attributes.get_int("ceil_mode"):
         return Refusal(Code.IMPLICIT_EXTENT, "auto_pad or ceil_mode decides its output extents")
@@ -353,7 +353,7 @@ def _along_axes(op: OpInLayout) -> PackedOp | Refusal:
         attributes = _lifted_pool(op, lift)
     elif lift:
         pads = op.pads(rank)
-        assert not isinstance(pads, Refusal)  # else the axes that it changes would be one, too
+        assert not isinstance(pads, Refusal)  # else `_pad` has returned this refusal
         constants, attributes = op.with_pads(_inserted(pads, 2, lift))
     elif function is _resize and op.has(SIZES):
         constants = {SIZES: np.array(shape_after(shape, op.layout.moves(shape)), np.int64)}
@@ -390,4 +390,4 @@ PROPAGATION: Mapping[str, PropagationRule] = {
     "QuantizeLinear": _quantization,
     "Split": _split,
 }
-"""The rule that makes an op packed, by operator."""
+"""The rule that packs an op, by operator."""

@@ -40,7 +40,7 @@ def fold_of(layer: ProductLayer, factor: int) -> ConvFold:
 
 @dataclass(frozen=True)
 class RowFold(ProposedFold):
-    """A fold of the rows or columns of a product; by 1 an Einsum becomes a MatMul."""
+    """A fold of the rows or columns of a product; a factor of 1 turns an Einsum into a MatMul."""
 
     layer: ProductLayer
 
@@ -66,7 +66,7 @@ class RowFold(ProposedFold):
 
     @classmethod
     def smallest(cls, layer: ProductLayer, options: FoldOptions, factor: int) -> RowFold:
-        """Propose to fold the fewest axes of rows that the factor divides; one if there are none.
+        """Propose to fold the fewest axes of rows that the factor divides; one if it divides none.
 
         Axes whose fixed extents the factor divides come before others, which need a guard.
         """
@@ -158,8 +158,8 @@ class RowFold(ProposedFold):
     def _is_divided(self) -> bool:
         """True if the factor divides the positions, or an open axis can make it do so.
 
-        An assumed extent must be one at which it does: a guard would never choose the fold
-        otherwise. C that differs between positions fixes their number.
+        It must divide an assumed extent: otherwise a guard would never choose the fold. A C that
+        differs between positions fixes their number, which must be known then.
         """
         if self.spec.factor == 1:
             return True

@@ -89,8 +89,8 @@ class SpatialFold(ProposedFold):
     def form(self, shapes: tuple[Dims, Dims]) -> Form:
         """Return the form of the fold, see `ProposedFold.form`.
 
-        The NHWC path keeps open extents at their places where the NCHW path would have to infer
-        several.
+        It takes the NHWC path where the NCHW path would have to infer several open extents: there
+        they keep their axes.
         """
         layer, fold = self.layer, self.fold
         if fold.summed:
@@ -179,7 +179,7 @@ def _ends(
 ) -> Ends:
     """Return the ends of a form; a layout is None if its tensor is extended or cut.
 
-    Both are None if groups interleave.
+    Both are None if the channels of a group lie apart: in a tile-major fold of several groups.
     """
     out_shape = extended_shapes[1]
     is_apart = fold.tile_major and fold.group > 1
@@ -192,7 +192,7 @@ def _ends(
     )
     reason = None
     if output_layout and inferred(output_layout.moves(fixed_shapes[1], inverse=True)) > 1:
-        # Behind ops that follow, such as a Cast to int32, there may be no DepthToSpace.
+        # A region unpacks behind later ops. Behind a Cast to int32, there is no DepthToSpace.
         output_layout, reason = None, SEVERAL_UNKNOWN_EXTENTS
     elif out_shape != layer.output_shape:
         reason = Refusal(Code.CUT, f"{list(out_shape)} is cut to {list(layer.output_shape)}")

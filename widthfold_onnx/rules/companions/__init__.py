@@ -1,8 +1,8 @@
-"""Find ops around low-channel layers that an equal op computes faster: companions of the fold.
+"""Find ops beside low-channel layers that equal ops compute faster: the companions of a fold.
 
-A rule is a file, which states its match and why the exchange is exact; `COMPANIONS` lists all, five
-at most.
-`evidence.proof` reads no rule: it defines the ops on both sides.
+Every rule has a file, which states what it matches and why the exchange is exact. `COMPANIONS`
+lists the rules, at most five. `evidence.proof` uses none of them: it has its own definitions of the
+ops on both sides.
 """
 
 from __future__ import annotations

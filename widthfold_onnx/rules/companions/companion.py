@@ -49,8 +49,8 @@ class CompanionRule:
     """The rule of a companion.
 
     Attributes:
-        op_types: operators of ONNX.
-        exchange: returns the exchange of one of these, or of a node behind it; the reason if
+        op_types: the operators of ONNX to whose nodes it is applied.
+        exchange: returns the exchange of such a node, or of a node behind it; the reason if
             there is none; None for a node that the rule does not match.
         inlines: whether functions are inlined that hold such operators, to exchange them.
         branches: whether ONNX Runtime's kernels of these operators branch on the data.

@@ -12,16 +12,16 @@ With a kernel of 3:
     before:  x [N, C, L] - Conv, pads (2, 2) - [N, O, L + 2] - Relu - Slice [: -2] - y [N, O, L]
     after:   x [N, C, L] - Conv, pads (2, 0) - [N, O, L] ----- Relu ---------------- y [N, O, L]
 
-Matches: a Conv or ConvTranspose behind which a Slice of spatial axes follows with steps of 1, or
-    several. Each op between acts on each element alone, or is a Squeeze or Unsqueeze; nothing else
-    reads their results. Bounds are constant, or follow from extents (`lengths`). Also a Conv
-    before which stands a Pad of spatial axes with zeros.
+Matches: a Conv or ConvTranspose that is followed by one or several Slices of spatial axes with
+    steps of 1. Each op between acts on each element alone, or is a Squeeze or Unsqueeze; nothing
+    else reads their results. Bounds are constant, or follow from extents (`lengths`). Also a Conv
+    that reads the result of a Pad of spatial axes with zeros.
 Rewrites: to the Conv with other pads, with copies of the ops between. A Slice still removes the
     positions that no pad can remove.
 Exact: each remaining position reads the same elements as before, zeros included. A runtime may add
-    up in another order. The pads are right for every extent: end pads are exact whatever the
-    stride leaves over, and at the least extent at which the Conv runs a position is left. Every
-    open extent counts as 1 at least.
+    up in another order. The new pads are right at every extent of an open axis: those at the end do
+    not depend on what the stride leaves unread, and at the smallest extent at which the Conv runs
+    at least one position is left. An open extent is at least 1.
 Refuses: bounds that depend on the size, a Slice that takes more than pads of the Conv give, and
     extents at which nothing would be left.
 Leaves alone: operands from a DequantizeLinear, which a runtime may compute in integers.
@@ -75,7 +75,7 @@ EMPTY = Refusal(
 
 
 def crop(document: Document, node: Node) -> Exchange | Refusal | None:
-    """Return the Conv with other pads, and the ops up to the last Slice that it spares."""
+    """Return the Conv with other pads, and the ops up to the last Slice that the pads replace."""
     if document.opset < BROADCAST_OPSET or any(map(dequantizer, node.inputs)):
         return None
     lengths = Lengths.around(document, node)
@@ -160,7 +160,7 @@ class _Tail:
 def _tail(
     lengths: Lengths, conv: Node, cropped_axes: Sequence[_CroppedAxis]
 ) -> _Tail | Refusal | None:
-    """Return the ops up to the last Slice that pads shorten, None if no Slice follows."""
+    """Return the ops up to the last Slice that pads take over; None if no Slice follows."""
     result: _Tail | Refusal | None = None
     places = list(range(len(cropped_axes) + 2))  # the axis of the layer's result, for each axis
     value = conv.outputs[0]
@@ -214,7 +214,10 @@ def _reader(document: Document, value: Value, pending_slices: set[Node]) -> Node
 
 
 def _places(lengths: Lengths, node: Node, value: Value, places: list[int]) -> list[int]:
-    """Return the axes behind an op that may stand between, [] for any other."""
+    """Return the axis of the layer's result for each axis of an op's result.
+
+    [] if the op may not stand between the layer and a Slice.
+    """
     if is_default(node, "Squeeze", "Unsqueeze"):
         return _reshape_axes(lengths, node, places)
     if not is_default(node, *POINTWISE):
@@ -233,7 +236,7 @@ def _places(lengths: Lengths, node: Node, value: Value, places: list[int]) -> li
 
 
 def _reshape_axes(lengths: Lengths, node: Node, places: list[int]) -> list[int]:
-    """Return the axes behind a Squeeze or Unsqueeze, [] if it does not say which it means."""
+    """Return what `_places` does for a Squeeze or Unsqueeze, [] if its axes are not known."""
     numbers: Sequence[int | None] = int_attribute(node, "axes", [])
     if lengths.document.opset >= AXES_OPSET:
         numbers = lengths.numbers(input_of(node, 1))
@@ -252,7 +255,7 @@ def _reshape_axes(lengths: Lengths, node: Node, places: list[int]) -> list[int]:
 def _absorb(
     lengths: Lengths, node: Node, places: Sequence[int], cropped_axes: Sequence[_CroppedAxis]
 ) -> tuple[Sequence[_CroppedAxis], Mapping[int, Trim]] | Refusal | None:
-    """Take what pads can take of a Slice.
+    """Let the pads of the layer take away as much of what a Slice takes away as they can.
 
     Args:
         lengths: the extents around it.
@@ -297,7 +300,10 @@ def _slice(document: Document, data: int, node: Node, remainders: Mapping[int, T
 def _merge_pad(
     lengths: Lengths, conv: Node, axes: Sequence[ConvAxis]
 ) -> tuple[Operand, Sequence[ConvAxis]]:
-    """Return what a Conv reads if a Pad of zeros before it becomes pads, and its axes then."""
+    """Merge a Pad of zeros into the Conv that reads it: return its new data, and its axes.
+
+    Both stay as they are if there is no such Pad.
+    """
     signal = conv.inputs[0]
     assert signal is not None
     pad = signal.producer()

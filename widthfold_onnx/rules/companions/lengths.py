@@ -1,8 +1,8 @@
 """Follow the extents that a model leaves open, and the bounds that it computes from them.
 
-An extent is `times` * an open extent + `offset`. `root` and `axis` name the open extent at which
-the way upwards ends. So two extents of one root can be compared at all sizes. Every open extent
-counts as 1 at least. Behind a Conv of kernel 3, the Slice takes 2 positions away at every T:
+An extent is written as `times` * R + `offset`. R is the open extent from which it is computed: that
+of the value `root` along `axis`. So two extents of the same R can be compared at all sizes. An open
+extent is at least 1. Here, behind a Conv of kernel 3, the Slice takes 2 positions away at every T:
 
     x [N,C,T] -+- Conv, pads (2,2) - y [N,O,T+2] - Slice - z [N,O,T]
                +- Shape - Gather [2] ----- ends -----+
@@ -37,10 +37,10 @@ WHOLE = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 
 @dataclass(frozen=True)
 class Length:
-    """A whole number: `times` * the extent of `root` along `axis` + `offset`; no root, no multiple.
+    """A whole number: `times` * the extent of `root` along `axis` + `offset`.
 
     Attributes:
-        root: a value of the model.
+        root: a value of the model; None for a constant, which is `offset`.
         axis: an axis of it.
         times: at least 1, or 0 without a root.
         offset: any number.

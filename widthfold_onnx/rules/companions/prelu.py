@@ -13,21 +13,22 @@ Rewrites: to LeakyRelu(x) if there is one slope: runtimes compute it in the Conv
     Else, if all slopes are finite and none is 0 or subnormal: to Max(x, slope * x) if all are up
     to 1, and to Min(x, slope * x) if all are at least 1. For Max they must be above 0, too, in
     float16 and double. Any others: to x * Where(x < 0, slope, 1).
-Exact: bit for bit, but for the sign of some zeros. LeakyRelu is defined alike, for a slope that
-    its float32 holds.
+Exact: bit for bit, but for the sign of some zeros. LeakyRelu has the same definition; its slope is
+    a float32, so that the slope must be one.
     Max and Min: the product is rounded as in the PRelu. Rounding keeps order: with slopes up to 1
     the product is at most a positive x, and at least a negative x. Where it overflows to an Inf,
     so does the product of the PRelu, or it is not taken. Inf times a slope is an Inf, and NaN stays
     NaN.
-    With a slope of 0, Max(x, 0 * x) of Inf would be NaN. With a slope below 0, a zero and its
-    product have two signs. ONNX leaves open which is the Max. ONNX Runtime returns the second one
-    for float32 on x86, which is x. At the end, elements that fill no vector of 4 get the first one.
+    With a slope of 0, Max(x, 0 * x) of Inf would be NaN. With a slope below 0, the product of a
+    zero is a zero of the other sign, and ONNX leaves open which of the two is the Max. For float32
+    on x86 ONNX Runtime returns its second input, x; elements at the end that fill no vector of 4
+    get the first.
     Where: the factor is 1 for NaN and for both zeros, and x * 1 is x. Subnormal slopes count as 0,
     which they are where subnormals are flushed. The product of a negative x may be -0: kernels of
     ONNX Runtime for a PRelu of double, and some of float16, return +0 there.
 Refuses: slopes that may give the result other extents than the data. A slope of -0 among others:
-    ONNX Runtime's Where returns 0 for it. All slopes where the runtime's PRelu makes NaN of an Inf
-    (`prelu_runtime_problem`).
+    the Where of ONNX Runtime returns 0 for it. All slopes if the runtime's PRelu makes NaN of an
+    Inf (`prelu_runtime_problem`).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from widthfold_onnx.rules.companions.companion import Exchange, NodeSpec
 from widthfold_onnx.runtime import kernels
 
 WHERE_OPSET = 9
-"""Where exists since then."""
+"""First operator set with a Where."""
 
 SLOPE_TYPES = ("FLOAT", "FLOAT16", "DOUBLE")
 

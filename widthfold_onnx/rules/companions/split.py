@@ -1,4 +1,4 @@
-"""Write a Conv whose channels a Split parts as one Conv for each part.
+"""Write a Conv and a Split of its channels as one Conv for each part.
 
 ONNX Runtime fuses an activation with the Conv before it, and keeps tensors between Convs in its
 blocked layout; a Split between them prevents both. Gated layers (WaveNet, Demucs, a Conformer) have
