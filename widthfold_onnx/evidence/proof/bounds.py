@@ -1,4 +1,4 @@
-"""Find the integers that stand beside open extents in a model: there its function may change.
+"""Find the integers that meet open extents in a model: its function may change there.
 
 Where x has at most 100 positions, x[:, :100] is x; a model may choose by `Less(Shape(x), 50)`, or
 clip an index. Such models differ only at extents beyond the integer (`sizes.beyond_tries`).
@@ -23,19 +23,20 @@ COUNTING = ("CumSum", "NonZero", "Shape", "Size")
 COMPARING = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 
 BOUNDING = (*COMPARING, "Add", "Clip", "Div", "Max", "Min", "Mod", "Mul", "Range", "Sub", "Where")
-"""Operators that make an extent or a position and an integer meet."""
+"""Operators whose constant integers are bounds if another operand is an extent or a position."""
 
 MOVING_FIRST = ("Expand", "Gather", "Pad", "Reshape", "Resize", "Slice", "Squeeze", "Tile")
 """Operators whose elements are those of their first operand."""
 
 MAX_INTEGERS = 64
-"""Most elements of a constant of bounds."""
+"""Most elements of a constant whose numbers are taken for bounds."""
 
 
 def size_bounds(program: Program, targets: Collection[str]) -> set[int]:
     """Return the bounds of each Slice of an open axis, and the integers that meet open extents.
 
-    An index counts as an extent. Integers from the end count from the begin.
+    An index counts as an extent. Of a negative integer, which counts from the end, the magnitude is
+    returned.
 
     Args:
         program: a model.

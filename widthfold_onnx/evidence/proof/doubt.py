@@ -39,12 +39,15 @@ Operators = Counter[tuple[str, int]]
 def doubt_of(target: str, old: Evaluation, new: Evaluation) -> str:
     """Say why elements that differ do not show that a value differs in two models.
 
-    Models that apply the same functions return different values if elements differ. Four cases are
-    left to values in float64. If one model applies other functions, both may compute the same by a
-    law that the proof does not know. So they may if both hold the same nodes and constants in
-    another order (Relu before or behind MaxPool). If both round to other types (Cast), they may do
-    so at other places. If one model lacks sums or products with constants, it may have stored the
-    rounded results of them. The order of the two models makes no difference.
+    If both models apply the same functions, they differ if elements do. In four cases their values
+    in float64 decide instead:
+
+    * One model applies other functions: a law that the proof does not know may make both equal.
+    * Both hold the same nodes and constants in another order (Relu before or behind MaxPool).
+    * Both round to other types (Cast), but maybe not in the same places.
+    * One lacks sums or products with constants: it may have stored their rounded results.
+
+    The order of the two models makes no difference.
 
     Args:
         target: a value that both compute.
@@ -102,7 +105,7 @@ def _content(array: Array) -> bytes:
 
 
 def _unknown(target: str, old: Evaluation, new: Evaluation, variables: Mapping[str, Shape]) -> str:
-    """Say why no numbers can be computed of a value behind functions; "" if they should be."""
+    """Say why a value cannot be computed in float64; "" if nothing explains it."""
     names = {name for only in _operator_differences(old.functions, new.functions) for name in only}
     if foreign := sorted(name for name in names if "." in name):  # of a domain but onnx's own
         return f"the definition of {', '.join(foreign)} is not known"
@@ -117,8 +120,8 @@ def _unknown(target: str, old: Evaluation, new: Evaluation, variables: Mapping[s
 def _merged(target: str, old: Evaluation, new: Evaluation, variables: Mapping[str, Shape]) -> str:
     """Name the operators of which one model may hold rounded results; "" if there are none.
 
-    Such a model lacks sums, products, reciprocals, or functions of constants alone, and applies no
-    other function.
+    Such a model lacks sums, products, reciprocals or functions of constants alone, and no other
+    function. It applies none that the other model does not.
     """
     values = [run.values[target] for run in (old, new)]
     operators = [_operators(run.program, target, variables) for run in (old, new)]
@@ -157,7 +160,7 @@ divisor. Products are known by `Elements.constants`."""
 def _holds_sums(merged: Operators, new_count: int) -> bool:
     """Check whether a model that lacks some operators may hold their results as constants.
 
-    Each leaves at most one. If more constants are new, one of them is no such result.
+    Each operator leaves at most one constant. If more are new, one of them is no such result.
     """
     has_sums = any(name in SUMS for name, _ in merged)
     return has_sums and 0 < new_count <= merged.total()
@@ -194,8 +197,8 @@ def _pairs_of_numbers(
 ) -> list[tuple[Array, Array]] | None:
     """Compute a value in float64 in both models; None where that is not possible.
 
-    Numbers reach one branch of an If alone. So where a model chooses, they are computed once more
-    with every condition true, and with every condition false, unless the models do not run so.
+    A run takes one branch of an If. So models with an If run again with every condition true, and
+    with every condition false; that is left out where neither model runs so.
     """
     chooses = any(name == "If" for run in (old, new) for name, _ in run.functions)
     tables = old.table, new.table

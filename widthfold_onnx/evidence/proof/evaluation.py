@@ -35,7 +35,7 @@ from widthfold_onnx.model.proto.walk import body_path, domain_name, is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
 
 Body = tuple[str, NameScope]
-"""The place of a graph in its node, and the graph, see `NameScope.inner`."""
+"""A graph in a node: the attribute that holds it, and the graph, see `NameScope.inner`."""
 
 
 @dataclass
@@ -44,8 +44,8 @@ class _Frame:
 
     Attributes:
         scope: its nodes and initializers.
-        path: its place in the model.
-        values: computed values by name; a value is dropped behind its last reader.
+        path: of the graph (`walk.body_path`).
+        values: computed values by name; a value is dropped after its last reader.
         outer: the graph around it.
         loops: how many loops are around it.
     """
@@ -65,8 +65,8 @@ class Evaluation:
         program: the model.
         table: extents and element types of the values of the model.
         shapes: extents of the inputs.
-        agreed_types: extents and element types, by another model that has these values, too. They
-            are used for the variables, and for values that the table lacks.
+        agreed_types: extents and element types of values that another model has, too, as that model
+            infers them; for variables, and for values that the table lacks.
         variables: values of the main graph that are variables for all that reads them.
         forced_ifs: first outputs of Ifs whose else branch is computed, whatever their condition is.
         is_kept: True if the values of the targets are kept, and not only their digests.
@@ -224,7 +224,7 @@ class Evaluation:
 
         Args:
             call: the node.
-            body: the graph, and where it stands.
+            body: the graph, with the attribute that holds it.
             frame: the graph that holds the node.
             number: which body of a loop it is; None for a branch of an If.
         """

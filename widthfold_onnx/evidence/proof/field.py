@@ -59,7 +59,7 @@ KEY_BYTES = 16
 
 @dataclass(frozen=True)
 class Draw:
-    """What decides all random elements and functions.
+    """The primes and the seed of all random elements and functions.
 
     Attributes:
         primes: elements are drawn modulo each, side by side; all differ.
@@ -71,10 +71,10 @@ class Draw:
 
     @classmethod
     def of(cls, *parts: object) -> Self:
-        """Return the draw that some parts name: equal parts, equal draws.
+        """Return the draw that follows from some parts; equal parts give equal draws.
 
-        `Draw.of(digest of a model, digest of another model, 0)` cannot be known before both models
-        are, so that no constant of them is a multiple of its primes on purpose.
+        With the digests of two models as parts, the primes are unknown until both models are
+        written: nobody can put multiples of them into the constants.
         """
         chosen = list[int]()
         size = MAX_PRIME - MIN_PRIME
@@ -96,7 +96,7 @@ _draw: ContextVar[Draw] = ContextVar("draw")
 
 @contextmanager
 def drawing(draw: Draw) -> Iterator[None]:
-    """Draw all random elements and functions by a draw, in this thread."""
+    """Use a draw for all random elements and functions of this thread, inside the context."""
     token = _draw.set(draw)
     try:
         yield
@@ -105,7 +105,7 @@ def drawing(draw: Draw) -> Iterator[None]:
 
 
 def primes() -> tuple[int, ...]:
-    """Return the primes of the draw around (`drawing`)."""
+    """Return the primes of the enclosing `drawing`."""
     return _draw.get().primes
 
 
@@ -120,12 +120,11 @@ _threads: ContextVar[ThreadPoolExecutor | None] = ContextVar("threads", default=
 
 @contextmanager
 def side_by_side() -> Iterator[None]:
-    """Compute modulo the primes of a draw side by side inside the context, on `threads`.
+    """Compute modulo several primes at once inside the context, on `threads`.
 
-    NumPy computes without the interpreter's lock. With five threads on two cores the proof of
-    basic-pitch took 3.6 s, with two 2.7 s: they wait for the lock. For that reason BLAS computes on
-    one thread. The threads end with the context: in a forked process a pool has none, and what is
-    given to it never ends.
+    There are no more threads than cores, and BLAS uses one, as more wait for the interpreter's lock
+    (a proof took 3.6 s on five threads and 2.7 s on two, on two cores). The threads end with the
+    context: a pool that a forked process inherits has none, and never runs what it is given.
     """
     one_thread = _libraries().limit(limits=1, user_api="blas")
     with one_thread, ThreadPoolExecutor(min(PRIME_COUNT, cores())) as pool:
@@ -137,7 +136,7 @@ def side_by_side() -> Iterator[None]:
 
 
 def threads() -> ThreadPoolExecutor | None:
-    """Return the threads of the proof around (`side_by_side`), None outside of one."""
+    """Return the threads of the enclosing `side_by_side`, None outside of one."""
     return _threads.get()
 
 
@@ -240,7 +239,7 @@ def fingerprints(key: int, operands: Sequence[Draws], shape: Sequence[int]) -> A
 def _hashed(
     key: int, operands: Sequence[Draws], shape: Sequence[int]
 ) -> Iterator[tuple[slice, Array]]:
-    """Yield fingerprints block by block, with their places among all elements."""
+    """Yield fingerprints block by block, each with the slice of elements that it covers."""
     spread = [[np.broadcast_to(a, shape).reshape(-1) for a in draws] for draws in operands]
     for part in blocks(math.prod(shape)):
         words = [word for draws in spread for word in _packed([array[part] for array in draws])]
@@ -254,13 +253,13 @@ def _hashed(
 
 
 def blocks(count: int) -> Iterator[slice]:
-    """Yield the places of blocks of at most `MIXED_ELEMENTS` elements."""
+    """Yield slices of at most `MIXED_ELEMENTS` elements."""
     for start in range(0, count, MIXED_ELEMENTS):
         yield slice(start, min(start + MIXED_ELEMENTS, count))
 
 
 def _halves(key: int) -> tuple[np.uint64, np.uint64]:
-    """Return where the two halves of a fingerprint start: never at the same number."""
+    """Return the start values of the two halves of a fingerprint; they always differ."""
     seed = _draw.get().seed
     return np.uint64(key & _LAST) ^ seed, np.uint64(key >> 64) ^ _GOLDEN ^ seed
 

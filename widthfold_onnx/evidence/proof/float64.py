@@ -5,10 +5,10 @@
 The reference implementation lacks or misreads some operators in some versions, which are defined
 here. Of onnx 1.23.2: BatchNormalization of opset 9 to 13 uses the statistics of the batch, as in
 training; Conv and MaxPool take seconds where numpy takes milliseconds; ConvTranspose fails with
-groups; Softmax of opset 12 and before equals Softmax of 13; DequantizeLinear is not there before
-opset 19; STFT takes no signal without a last axis, which the runtime does; Loop does not iterate if
-it has no condition, and concatenates scan outputs instead of stacking them. Each of ours works in
-float64 and for every opset.
+groups; Softmax of opset 12 and before is computed as Softmax of 13; DequantizeLinear is missing
+before opset 19; STFT refuses a signal without a last axis, which the runtime takes; Loop does not
+iterate if it has no condition, and concatenates scan outputs instead of stacking them. The
+definitions here work in float64 and for every opset.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ConvTranspose(Conv):
 
 
 class MaxPool(_Op):
-    """MaxPool without the places of its results."""
+    """MaxPool without the indices of its results."""
 
     def _run(self, x: Array, **attributes: Any) -> tuple[Array]:
         if len(self.onnx_node.output) > 1:

@@ -212,7 +212,7 @@ def conv(data: Array, weight: Array, group: int, windows: Windows, prime: Modulu
     rows = weight.reshape(group, outputs // group, channels, *windows.kernel)
     mask = rows.any(axis=(0, 1))  # [C / G, *kernel]: columns that meet only zeros are left out
     rows = rows[:, :, mask]
-    # To [N, G, C / G, *kernel, *counts], where runs along the last axis stay runs.
+    # To [N, G, C / G, *kernel, *counts]: what is contiguous along the last axis stays so.
     rank = len(windows.counts)
     views = np.moveaxis(windows.of(windows.padded(data)), range(2, 2 + rank), range(-rank, 0))
     views = views.reshape(len(data), group, channels, *views.shape[2:])
@@ -238,7 +238,7 @@ def conv_transpose(
         UnevaluableError: the channels do not fit.
     """
     outputs, count = weight.shape[1] * group, math.prod(windows.counts)
-    # Groups divide the weight's inputs [C]; its outputs are those of one group.
+    # The first axis of the weight has the inputs of all groups, the second the outputs of one.
     check_groups(data.shape[1], weight.shape[0], group, weight.shape[0] // max(group, 1))
     columns = data.reshape(len(data), group, data.shape[1] // group, count)
     rows = weight.reshape(group, weight.shape[0] // group, *weight.shape[1:]).swapaxes(1, 2)

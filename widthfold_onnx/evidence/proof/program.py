@@ -352,7 +352,7 @@ class Correspondence:
         return Draw.of(self.old.digest, self.new.digest, number)
 
     def values_behind(self, target: str, stops: Container[str]) -> list[str]:
-        """Return a value, and all that either model computes it from, up to some values."""
+        """Return a value, and all that either model computes it from, back to `stops`."""
         names = {target: None}
         for scope in (self.old.scope, self.new.scope):
             for index in scope.ancestors([target], stops):
@@ -399,8 +399,8 @@ class Correspondence:
     def variables(self, table: ShapeTable) -> dict[str, Shape]:
         """Return the values in both models that are treated as variables, with their extents.
 
-        A variable that only one model needs for a target is evaluated instead: the other model
-        computes it again in another way.
+        A value that only one of the models needs for a target is no variable, and is evaluated: the
+        other model computes the same in another way.
 
         Args:
             table: extents and element types of the original.

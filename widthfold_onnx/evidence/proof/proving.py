@@ -65,7 +65,7 @@ MAX_DRAW_ROUNDS = 4
 
 
 MAX_ROUNDED_TRIES = 8
-"""Most choices of formulas with which a proof is tried where several give the same numbers."""
+"""Most choices of one formula per constant that are tried, where several fit a constant."""
 
 
 @dataclass(frozen=True)
@@ -75,19 +75,19 @@ class SizeProof:
     Attributes:
         verdict: equal; different; or not provable: the numbers agree, but one model applies other
             operators, or has rounded their results.
-        reason: the place of a difference, "" if they are equal.
+        reason: which value differs and how, "" if none does.
         shapes: extents of the inputs.
         values: how many values that both models name were found equal.
         error_bits: the verdict `equal` is wrong with a probability of at most 2^-error_bits.
         primes: of the draws.
         functions: operators that were treated as unknown functions of all that they read.
         branches: branches of the new model that were computed.
-        unseen: first outputs of Ifs whose choice is not decided, or whose new branch was computed
-            at no extents.
-        unproved: the values for which it is not provable.
+        unseen: Ifs, by their first output, whose choice is not decided, or with a new branch that
+            was computed at no extents.
+        unproved: the values that are not provable.
         is_computed: True if the new model can be computed at these extents at all.
-        is_opaque: True if nothing is decided because extents in the original do not follow from
-            these: it may not run at them.
+        is_opaque: True if the extents of a value of the original do not follow from those of the
+            inputs, so that nothing is decided; it may not run at them.
     """
 
     verdict: Literal["equal", "different", "not provable"]
@@ -151,7 +151,7 @@ def proof_report(
 def _expanded_proofs(
     old: Program, new: Program, sizes: Sequence[Extents], run_shapes: Extents
 ) -> list[SizeProof]:
-    """Prove two models with operators as their definitions; [] unless they are equal so."""
+    """Prove two models with `Program.expanded` operators; [] unless they are equal then."""
     first, other = old.expanded(), new.expanded()
     if first is None or other is None:
         return []
@@ -165,10 +165,10 @@ def _expanded_proofs(
 def _rounded_proofs(
     old: Program, new: Program, sizes: Sequence[Extents], run_shapes: Extents
 ) -> tuple[list[SizeProof], int] | None:
-    """Prove two models with constants as the results of which they are the rounding.
+    """Prove two models with exact results in place of the constants that are their rounding.
 
     Returns:
-        The proofs, and how many constants were rounded; None unless the models are equal so.
+        The proofs, and how many constants were rounded; None unless the models are equal then.
     """
     found = rounded_constants(old, new), rounded_constants(new, old)
     if not any(found) and not old.computes_constants and not new.computes_constants:
@@ -191,9 +191,10 @@ def _rounded_proofs(
 def _choices(
     of_new: Mapping[str, Sequence[Rounded]], of_old: Mapping[str, Sequence[Rounded]]
 ) -> Iterator[tuple[dict[str, Rounded], dict[str, Rounded]]]:
-    """Yield one formula for each constant: of none, the new model's, the original's, and of both.
+    """Yield formulas, one per constant: for no constant, for those of one model, and of both.
 
-    If each of two numbers is the reciprocal of the other, only one of them was computed.
+    One model alone counts, too: of two constants that are reciprocals of each other, only one was
+    computed from the other.
     """
     nothing: dict[str, Sequence[Rounded]] = {}
     pairs = [(nothing, nothing), (of_new, of_old)]
@@ -242,7 +243,7 @@ def _proofs(
     run_shapes: Extents,
     proofs: Sequence[SizeProof],
 ) -> Iterator[SizeProof]:
-    """Yield the proofs of `prove_at_sizes`; which extents follow depends on those before.
+    """Yield the proofs of `prove_at_sizes`; earlier proofs decide which extents follow.
 
     Args:
         models: the models.
@@ -260,8 +261,8 @@ def _proofs(
         with suppress(UnverifiedError):  # the original may take one size alone
             yield _first_proof(models, second_tries(old, demanded, proofs[0].shapes))
         yield from _evaluable_proofs(models, demanded, proofs)
-    # Guards must be right at all extents, also if the caller planned with some. Another tool may
-    # have stated the extents of the caller, so that the new model fails with an error at others.
+    # Guards must hold at all extents, even if the caller demands some. Or another tool has written
+    # these into the new model, which then cannot be computed at others (`_counted_proof`).
     if not dimensions_of(old, {}).open_dims:
         return
     is_possible = partial(_is_possible, models)
@@ -282,7 +283,7 @@ def _proofs(
 
 
 def _counted_proof(models: Correspondence, shapes: Extents, demanded: Extents) -> list[SizeProof]:
-    """Compare at extents where the original may not run; [] if the result says nothing."""
+    """Compare at extents where the original may not run; [] if the result shows nothing."""
     try:
         proof = prove(models, shapes)
     except UnverifiedError:
@@ -293,10 +294,10 @@ def _counted_proof(models: Correspondence, shapes: Extents, demanded: Extents) -
 
 
 def _is_possible(models: Correspondence, shapes: Extents) -> bool:
-    """Return False where operands of the original do not fit together; nothing is evaluated.
+    """Check that operands of the original can be broadcast, without evaluating anything.
 
-    Most extents near the tests of guards are impossible for a model that halves its data and
-    doubles it again.
+    In a model that halves its data and doubles it again they cannot at most of the extents near the
+    tests of guards.
     """
     old, table = models.old, models.old.shapes_at(shapes)
     if old.opsets.get("", 1) < BROADCAST_OPSET:
@@ -316,7 +317,7 @@ def _is_possible(models: Correspondence, shapes: Extents) -> bool:
 def _evaluable_proofs(
     models: Correspondence, demanded: Extents, proofs: Sequence[SizeProof]
 ) -> Iterator[SizeProof]:
-    """Compare at extents that the original may not take: apart, 1, and beyond integers."""
+    """Compare at extents that the original may not take: `distinct_tries` and `beyond_tries`."""
     old, tried = models.old, [proof.shapes for proof in proofs]
     bounds = size_bounds(old, models.targets) | size_bounds(models.new, models.targets)
     tries = chain(distinct_tries(old, demanded, tried), beyond_tries(old, demanded, tried, bounds))
@@ -328,7 +329,7 @@ def _evaluable_proofs(
 
 
 def _is_evaluable(program: Program, shapes: Extents) -> bool:
-    """Check whether a whole model can be evaluated: extents that must be equal may differ."""
+    """Check whether a whole model can be evaluated: extents may differ that must be equal."""
     evaluation = Evaluation(program, program.shapes_at(shapes), shapes, {}, {})
     try:
         with drawing(Draw.of()), side_by_side():
@@ -341,9 +342,9 @@ def _is_evaluable(program: Program, shapes: Extents) -> bool:
 def _else_proof(
     models: Correspondence, shapes: Extents, branches: Sequence[Branch]
 ) -> list[SizeProof]:
-    """Compare with else branches computed under any condition; [] unless the models are equal then.
+    """Compare with the else branches of `branches`, whatever their conditions; [] unless equal.
 
-    Models that run only at the sizes of a guard need it.
+    A model that runs only at sizes that pass its guards takes no else branch by itself.
     """
     ifs = frozenset(name for name, branch in branches if branch == "else_branch")
     if not ifs:
@@ -358,8 +359,8 @@ def _else_proof(
 def _is_excused_by_empty_input(models: Correspondence, proof: SizeProof) -> bool:
     """Check whether models differ only because an input is empty.
 
-    A guard tests for empty inputs, and a fold without a guard may fail on them (docs/folds.md). So
-    a difference is excused if it stays the same where every guard selects the original nodes.
+    A fold without a guard may fail on empty inputs (docs/folds.md); one with a guard may not. So a
+    difference is excused if it is the same when every guard selects the original nodes.
     """
     if proof.verdict != "different" or not _is_empty(proof.shapes):
         return False
@@ -418,9 +419,9 @@ def prove(
 ) -> SizeProof:
     """Evaluate both models on the same random elements and compare the results.
 
-    First only the changed nodes are evaluated, behind variables. They may differ in equal models: a
-    model may compute a kept value again, or give its name to another value. So the models are then
-    evaluated whole, and their outputs are compared.
+    First only the changed nodes are evaluated, on variables in place of the values that they read.
+    They may differ in equal models: a model may compute a value again, or give its name to another
+    value. If they differ, both models are evaluated whole, and their outputs are compared.
 
     Args:
         models: the models.
@@ -475,14 +476,14 @@ class _Comparison:
     forced_ifs: frozenset[str]
 
     def proof(self, targets: Sequence[str], variables: Extents, stops: Container[str]) -> SizeProof:
-        """Evaluate both models up to the targets and compare these, until the bound holds.
+        """Compare the targets in both models, in as many rounds as the bound needs.
 
         Rounds of draws are independent, so their bounds are multiplied.
 
         Args:
             targets: names of the values to compare.
             variables: values that are drawn, with their extents.
-            stops: values behind which nothing can be the reason why a target is not provable.
+            stops: values at which `Correspondence.values_behind` an unproved target ends.
         """
         proof = self._drawn_round(0, targets, variables, stops)
         for number in range(1, MAX_DRAW_ROUNDS):
@@ -502,7 +503,7 @@ class _Comparison:
     def _drawn_round(
         self, number: int, targets: Sequence[str], variables: Extents, stops: Container[str]
     ) -> SizeProof:
-        """Compare the targets by the draw of a round."""
+        """Compare the targets by the random numbers of one round."""
         draw = self.models.draw(number)
         with drawing(draw):
             return replace(self._round(targets, variables, stops), primes=draw.primes)
@@ -510,7 +511,7 @@ class _Comparison:
     def _round(
         self, targets: Sequence[str], variables: Extents, stops: Container[str]
     ) -> SizeProof:
-        """Compare the targets of both models once, by one round of draws."""
+        """Compare the targets once, inside `drawing`."""
         models, table = self.models, self.tables[0]
         size_proof = partial(SizeProof, shapes=self.shapes)
         names = models.old.names & models.new.names
@@ -582,8 +583,8 @@ def _failures(new: Callable[[], Evaluation], targets: Sequence[str]) -> list[str
 def _error_bits(old: Evaluation, new: Evaluation) -> float:
     """Bound how likely it is that a difference was missed, see docs/verification.md.
 
-    Two polynomials that differ agree with a probability of at most degree / prime in each draw. A
-    function of them returns the same then; so every pair of elements counts.
+    Two polynomials that differ agree with a probability of at most degree / prime in each draw. If
+    they do, functions of them agree, too, so every pair of elements counts.
     """
     degree, count = max(old.degree, new.degree), old.size + new.size
     probability = math.prod(degree / prime for prime in primes()) + 2.0 ** (-8 * KEY_BYTES)

@@ -31,16 +31,16 @@ MAX_SOURCES = 512
 """Constants of which results are sought; those that the searched model lacks come first."""
 
 MAX_TRIPLES = 64
-"""Constants that fit one result, up to which `a * b + c` is sought among all of three."""
+"""Most operands of a result up to which all triples of them are tried as `a * b + c`."""
 
 MAX_CANDIDATES = 64
-"""Formulas that give a number of a constant, of which the others are computed, at most."""
+"""Most formulas that fit one number of a constant and are tried on all of its numbers."""
 
 MAX_DIVISOR = 1024
 """Largest whole number whose reciprocal is sought."""
 
 MAX_DECIMALS = 1 << 16
-"""Elements that are computed with `DIGITS`, at most: those near the middle of two floats."""
+"""Most elements that are computed with `DIGITS`: those near the middle between two floats."""
 
 DIGITS = 200
 """Decimal digits in which an element is computed that float64 cannot decide."""

@@ -33,7 +33,8 @@ NEIGHBOURS = 9
 """How often the distance from the first extent is doubled, from 1 on."""
 
 MAX_ALIKE = 3
-"""Most extents that are tried with one result of all tests: the original may not run at some."""
+"""Most extents that are tried with the same results of all tests: the original may not run at
+some."""
 
 MAX_TIMES = 32
 """Largest multiple of the first extent."""
@@ -51,14 +52,14 @@ MAX_GUESSED = 1 << 20
 """Elements of all inputs at extents that nobody named: each takes forty bytes and more."""
 
 BEYOND = (0, 2)
-"""What is added to a bound: an index is clipped where an extent exceeds the bound by 2."""
+"""What is added to a bound: at an extent of bound + 2 the last index exceeds the bound."""
 
 FAR = (16, 4)
 """Multiples of a bound for the try that is far beyond; the first one that fits counts."""
 
 MAX_GROWTH = 4
-"""Extents beyond bounds may make so many times the elements of all values at the first extents, or
-`MAX_GUESSED` elements."""
+"""Extents beyond bounds are tried if all values have at most so many times the elements that they
+have at the first extents, or `MAX_GUESSED` elements."""
 
 
 def dimensions_of(program: Program, demanded: Extents) -> Dimensions:
@@ -113,8 +114,8 @@ def distinct_tries(
 ) -> Iterator[Extents]:
     """Yield extents that tell open dimensions apart, and then extents of 1.
 
-    A model that takes one dimension for another, such as height for width, is right where both are
-    equal. The original may need equal ones, so all are told apart at first, and then one of them.
+    A model that takes the height for the width is right where both are equal. First all dimensions
+    differ. As the original may need some to be equal, then only one differs from the first extents.
 
     Args:
         program: the original.
@@ -143,8 +144,9 @@ def beyond_tries(
 ) -> Iterator[Extents]:
     """Yield extents that reach bounds above the first extents, and extents just beyond them.
 
-    Up to 100 positions x[:, :100] is x. Left out are extents that lie between the same bounds as
-    earlier ones. At last one try is far beyond, as a model may halve an extent before it is cut.
+    Example: x[:, :100] is x unless x has more than 100 positions. Extents between the same bounds
+    as earlier ones are left out. One last try is far beyond: a model may halve an extent before it
+    cuts it.
 
     Args:
         program: the original.
@@ -171,8 +173,8 @@ def _tries_from(
 ) -> Iterator[Extents]:
     """Yield extents that reach a limit, unless earlier ones lie between the same limits.
 
-    All positions reach it together, or else one dimension does; where the original does not run so,
-    at the next multiple of the first extent. The values of the model are bounded (`MAX_GROWTH`).
+    First all positions reach it together, then one dimension alone: exactly, and if the original
+    does not run there, at the next multiple of the first extent. `MAX_GROWTH` bounds the elements.
 
     Args:
         limit: the limit.
@@ -203,7 +205,7 @@ def _tries_from(
 
 
 def _multiple(least: int, unit: int) -> int:
-    """Return the first multiple of a unit from a number on."""
+    """Return the first multiple of `unit` that is at least `least`."""
     return -(-least // max(unit, 1)) * max(unit, 1)
 
 
@@ -248,12 +250,16 @@ class SizeTest:
 def tested_tries(old: Program, new: Program, first: Extents) -> Iterator[Extents]:
     """Yield extents near the limits of the new model's tests of extents, if it has any.
 
-    Where the condition of a guard holds but is too weak, the folded branch cannot be computed or is
-    wrong. That shows at multiples of the modulus by a prime, which seldom divides what folds need;
-    at the offsets themselves; and where one dimension fits while the others do not. Multiples are
-    doubled too, because a model may halve an extent before it is tested. Multiples and offsets at
-    which all tests have the results of earlier extents are left out. So are extents of more than
-    `MAX_PROOF_ELEMENTS` elements, unless the first ones have as many.
+    If the condition of a guard is too weak, the folded branch is wrong at some extents, or cannot
+    be computed. Tried are:
+
+    * multiples of all moduli by `PRIME`, which seldom divides what folds need, and their doubles,
+      as a model may halve an extent before it is tested;
+    * the offsets of the tests;
+    * extents of which one dimension passes while the others do not.
+
+    Multiples and offsets are left out if all tests have the same results as at earlier extents, and
+    so is what has more than `MAX_PROOF_ELEMENTS` elements, unless the first extents have as many.
     """
     tests = size_tests(new)
     dims = dimensions_of(old, {})
@@ -315,10 +321,11 @@ def branch_tries(
     unseen_ifs: Callable[[], Collection[str]],
     is_possible: Callable[[Extents], bool],
 ) -> Iterator[Extents]:
-    """Yield extents at which tests of Ifs have results that few earlier extents had, small first.
+    """Yield extents, small ones first, that may reach the branches not computed so far.
 
-    Groups of open dimensions change together (`_groups`). An If without a known test may choose by
-    anything, so that all extents are tried for it.
+    Left out are extents at which the tests of these Ifs have the same results as at `MAX_ALIKE`
+    earlier ones. An If without a known test may choose by anything, so all are tried for it. Groups
+    of open dimensions change together (`_groups`).
 
     Args:
         old: the original, whose extents tell how the tests come out.
@@ -359,9 +366,9 @@ def _groups(
 ) -> list[tuple[DimensionKey, ...]]:
     """Return the groups of open dimensions that change together.
 
-    A model may fix a dimension that it declares open, and two inputs may name one dimension twice.
-    So a group is one dimension alone; all dimensions of equal extent; all but the first dimension
-    of each input; or all dimensions.
+    A model may fix a dimension that it declares open, and two inputs may give one dimension two
+    names. So a group is one dimension alone; all dimensions of equal extent; all but the first
+    dimension of each input; or all dimensions.
     """
     singles = [(dim,) for dim in extents]
     equals = [tuple(dim for dim in extents if extents[dim] == n) for n in extents.values()]
@@ -387,7 +394,7 @@ def size_tests(program: Program) -> list[SizeTest]:
 def _size_tests(program: Program, scope: NameScope, path: str) -> Iterator[SizeTest]:
     """Read the tests in a graph and in the bodies of its nodes."""
     choosers: dict[int, set[str]] = {}
-    # A test is of the extents alone: what computes the data behind a Shape does not choose.
+    # A test reads extents alone, so the nodes before a Shape take no part in the choice.
     extents = {node.output[0] for node in scope.nodes if is_default(node, "Shape")}
     for index, bodies in scope.inner.items():
         node = scope.nodes[index]

@@ -44,7 +44,7 @@ MAX_EVALUATED_ELEMENTS = 1 << 27
 
 
 class UnevaluableError(Exception):
-    """A node that cannot be computed on its inputs, as no runtime could."""
+    """A node that no runtime could compute on its inputs."""
 
 
 def check_size(extents: Sequence[int]) -> None:
@@ -58,7 +58,7 @@ def check_size(extents: Sequence[int]) -> None:
 
 
 def from_first(axis: int, rank: int) -> int:
-    """Count an axis from the first one; a negative one is counted from the end.
+    """Return the index of an axis; a negative one counts from the end.
 
     Raises:
         UnevaluableError: there is no such axis.
@@ -86,12 +86,12 @@ class KnownValue:
 
     @property
     def shape(self) -> Shape:
-        """The extents."""
+        """The extents of the array, () of a scalar."""
         return self.array.shape
 
     @property
     def element_type(self) -> int:
-        """The element type."""
+        """The element type, as in `onnx.TensorProto.DataType`."""
         return helper.np_dtype_to_tensor_dtype(self.array.dtype)
 
     @property
@@ -201,8 +201,8 @@ AXES: Mapping[str, int] = {
     **dict.fromkeys(("Softmax", "Split", "SplitToSequence", "TopK", "Unique"), 0),
     "OneHot": 1,
 }
-"""Operators of onnx whose attribute `axis` counts the axes of the first input, a negative one from
-the end, and how many axes there are beside those. Of all others it is taken as it is written."""
+"""Operators of onnx for which axis -1 is the same as axis rank - 1: how many axes they count beside
+those of the first input. Of any other operator `axis` is compared as it is written."""
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ class Call:
         return 0 if value is None else value.element_type
 
     def key(self, *parts: object, version: int = 0) -> int:
-        """Return a key for the function that this operator is, with all attributes but graphs.
+        """Return a key for the function of this node: operator, types, all attributes but graphs.
 
         On whole numbers an operator may be another function than on floats, and wrap around where
         their type ends. Floats of all types are treated as real numbers.
