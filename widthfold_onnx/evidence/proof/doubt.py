@@ -175,7 +175,13 @@ def _new_constant_count(
     """
     known, stored = (_constants(run.program, target, variables) for run in (old, new))
     numbers = np.unique(np.concatenate([np.zeros(1), *known]))
-    return sum(not np.isin(array, numbers).all() for array in stored)
+    return sum(not _are_among(np.unique(array), numbers) for array in stored)
+
+
+def _are_among(items: Array, numbers: Array) -> bool:
+    """Check whether sorted items are all among sorted numbers; `np.isin` would sort these again."""
+    places = np.searchsorted(numbers, items).clip(max=numbers.size - 1)
+    return bool((numbers[places] == items).all())
 
 
 def _constants(program: Program, target: str, variables: Mapping[str, Shape]) -> list[Array]:
