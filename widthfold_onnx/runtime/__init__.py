@@ -1,6 +1,6 @@
 """Use ONNX Runtime: sessions, inputs, child processes, paired timing, the machine.
 
-`session` and `inputs` run a model, in a `child` process or not. `contest` times two, by `clock`,
-`settings` and `intervals`. `environment` and `kernels` tell of the machine. Nothing else of the
-package imports onnxruntime.
+`session` and `inputs` run a model, in this process or in a `child`. `contest` times two models,
+with `clock`, `settings` and `intervals`. `environment` and `kernels` describe the machine.
+`library` imports onnxruntime; beside it only `model.runtime_operators` does, which lists operators.
 """

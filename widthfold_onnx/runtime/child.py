@@ -1,9 +1,10 @@
 """Run a function in a child process, so that a crash, a hang or a lack of memory stays there.
 
 A fresh interpreter is started, never a fork (CUDA does not survive one) and never the caller's
-own script (which need not guard its main part). Parent and child exchange pickles over two pipes:
-both sides are this module, and a pickle marks its own end. A thread inside the runtime does not see
-Ctrl-C until it returns, so the parent waits in Python and kills the child with all that it started.
+own script (which need not guard its main part). Parent and child exchange pickles over two pipes: a
+pickle marks its own end, and both sides are this module. Python handles Ctrl-C only between its own
+instructions, not inside a call of the runtime; so the parent waits in Python, and on Ctrl-C kills
+the child with every process that it started.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ _START = (
     "from widthfold_onnx.runtime.child import serve; serve(folder, logs=logs)"
 )
 _STEP = 1.0
-"""Seconds of one wait at most: on Windows Ctrl-C is not heard before it ends."""
+"""Longest single wait in seconds: on Windows Ctrl-C is not handled before a wait ends."""
 
 _END_SECONDS = 5.0
 """Seconds that a process may take to end after its last message."""
 
 _LAST = ("result", "error")
-"""Kinds of the last message of a task."""
+"""Kinds of messages that end a task."""
 
 _TAIL = 2000
-"""Bytes of the child's own output that are looked at for an error message."""
+"""Last bytes of the child's own output, which are searched for an error message."""
 
 _NO_TASK = pickle.dumps(pickle.dumps((bool, (), False, None)))
 """A task that does nothing, as `isolated` sends tasks."""
@@ -72,7 +73,7 @@ class Child:
         self.end()
 
     def end(self) -> None:
-        """End the process, if there is one; the next task starts another."""
+        """End the process, if there is one; the next task starts a new one."""
         self._waiting = None
         self._resources.close()
 
@@ -108,9 +109,9 @@ def isolated(
         child: runs the task, and waits for the next one; None starts a process for this task
             alone.
         timeout: seconds until the process is killed.
-        silence: seconds without a message until the process is killed.
-        memory: most bytes of address space, where the system can limit it; leave it None for CUDA,
-            which reserves far more.
+        silence: seconds without any message until the process is killed.
+        memory: limit of the address space in bytes, where the system has such limits; None for
+            CUDA, which reserves far more than it uses.
         on_message: called in this process with every message.
 
     Raises:
@@ -121,7 +122,8 @@ def isolated(
     if function.__module__ == "__main__":
         raise InternalError(f"{function.__qualname__} must live in an importable module")
     call = pickle.dumps((function, args, on_message is not None, memory))
-    # A thread reads the outer pickle. Unpickling the inner one imports modules, and may fail.
+    # Two pickles: the thread that reads tasks opens only the outer one, which cannot fail. The
+    # inner one imports modules and may fail; that is an error of the task.
     task = pickle.dumps(call)
     owner = Child() if child is None else contextlib.nullcontext(child)
     with owner as runner, runner.process() as process:
@@ -135,14 +137,14 @@ class _Process:
 
     Attributes:
         popen: the process, with pipes to it and from it.
-        noise: file of its own output.
+        noise: file that holds its own output, such as messages of C libraries.
     """
 
     popen: subprocess.Popen[bytes]
     noise: IO[bytes]
 
     def answers(self) -> bool:
-        """Check whether it lives: the system tells of a death some milliseconds later."""
+        """Check by an empty task whether it is alive: `poll` shows a death some ms later."""
         try:
             self.result_of(_NO_TASK, timeout=_END_SECONDS)
         except UnverifiedError:
@@ -196,11 +198,11 @@ class _Process:
 
 @contextlib.contextmanager
 def _new_process() -> Iterator[_Process]:
-    """Start a process in a session of its own, which ends with the block in any case.
+    """Start a process in a session of its own; it is ended with the block in any case.
 
-    Its temporary files are in a folder of ours: a process that is killed cannot remove them.
+    Its temporary files go to a folder that this process removes: a killed process cannot.
     """
-    # Children of the process end with its pipe and may write until then: such files are left.
+    # Processes that it started may write there a little longer; what they write then may stay.
     with (
         tempfile.TemporaryFile() as noise,
         tempfile.TemporaryDirectory(prefix="widthfold-", ignore_cleanup_errors=True) as folder,
@@ -231,7 +233,7 @@ def _end(popen: subprocess.Popen[bytes]) -> None:
 
 
 def _messages(popen: subprocess.Popen[bytes], task: bytes) -> queue.SimpleQueue[tuple[str, Any]]:
-    """Send a task and collect what comes back; waiting on the queue stays interruptible."""
+    """Send a task, and collect the answers in a queue, on which a wait can be interrupted."""
     messages: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
 
     def talk() -> None:
@@ -300,7 +302,10 @@ class _Sender(logging.Handler):
 
 
 def _run(task: bytes, answer: Callable[[bytes], None]) -> None:
-    """Run a task, and answer with its result or its error; a pickle that fails answers nothing."""
+    """Run a task, and answer with its result or its error.
+
+    The result is pickled before anything of it is sent: if that fails, the answer is an error.
+    """
 
     def tell(kind: str, value: object) -> None:
         answer(pickle.dumps((kind, value)))
@@ -316,7 +321,7 @@ def _run(task: bytes, answer: Callable[[bytes], None]) -> None:
             result = function(*args, **options)
         message = pickle.dumps(("result", result))
         del args, options, result
-        gc.collect()  # here, as models that are closed later would be the next task's burden
+        gc.collect()  # closes models now; else they would take time and memory of the next task
         answer(message)
     except WidthfoldError as error:
         tell("error", error)
@@ -327,7 +332,7 @@ def _run(task: bytes, answer: Callable[[bytes], None]) -> None:
 
 
 def _fault(summary: str) -> InternalError:
-    """Return an internal error with the trace of the error that is handled."""
+    """Return an internal error with the traceback of the error being handled as a note."""
     error = InternalError(printable(summary))
     error.add_note(traceback.format_exc())
     return error

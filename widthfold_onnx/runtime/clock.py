@@ -1,8 +1,9 @@
-"""Time runs in turn, and say how often to repeat them.
+"""Time runs in turn, and decide how often to repeat them.
 
-Identical models timed one after the other were seen to differ by 2.94x on a busy host, so all runs
-are interleaved. Sessions of one file differ, too, by where their memory lies, and so do processes.
-So both are repeated (Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013).
+All runs are interleaved: identical models timed one after the other may differ by 2.94x on a busy
+host. Sessions of one file differ as well, by where their memory lies, and so do processes, so both
+are repeated (Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013). The
+measurements behind the constants are in docs/verification.md#why-runs-are-timed-so.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ from widthfold_onnx.runtime.provider_traits import traits_of
 from widthfold_onnx.system import has_fine_thread_clock
 
 Run = Callable[[int], object]
-"""Runs once; the argument counts the rounds, so that all sides of a pair take the same inputs."""
+"""Runs a model once. The argument is the number of the round, which chooses the inputs: all sides
+of a round run on the same ones."""
 
 Clock = Callable[[], int]
 """Nanoseconds, from any origin."""
 
 Times = npt.NDArray[np.float64]
-"""Seconds of runs. Whoever returns them names the axes: a round runs every side once, a pair is a
-round of two sides."""
+"""Seconds of runs; each use names its axes. A round runs every side once; a pair is a round of two
+sides."""
 
 WARMUP_ROUNDS = 1
 WARMUP_SECONDS = 0.1
-"""After their first run, sessions run untimed for that long, and at least so many rounds: two runs
-were seen to take 5 to 250 % more than later ones, all runs of the first milliseconds some percent.
-"""
+"""Sessions run untimed for at least this many rounds and seconds after their first run: early runs
+may take 250 % longer than later ones."""
 
 PROCESS_START_SECONDS = 0.4
 """Seconds that a process takes to start and to load the runtime."""
 
 SESSIONS = (2, 4)
-"""Fewest and most sessions of each model in a process; even, as the control pairs those of one."""
+"""Fewest and most sessions of each model in a process; even, as the A/A control pairs them."""
 
 MIN_TIMED_SECONDS = 0.1
 """A process times for at least that many seconds, because starting it takes longer."""
@@ -48,11 +49,7 @@ MIN_TIMED_SECONDS = 0.1
 RUN_SPREAD = 0.038
 SESSION_SPREAD = 0.004
 PROCESS_SPREAD = 0.004
-"""Standard deviations of one run, of a session and of the ratio in a process, relative.
-
-Measured on nets of 0.02 to 34 ms, in ten processes of three or four sessions of an original and a
-fold each (runs 1.8 to 8 %, sessions 0.3 to 0.5 %, processes 0.1 to 0.7 %, a quantized net 2.3 %).
-"""
+"""Typical relative standard deviations of runs, of sessions, and of the ratio of a process."""
 
 
 class Repeats(NamedTuple):
@@ -63,19 +60,18 @@ class Repeats(NamedTuple):
 
 
 def clock_of(options: RuntimeOptions) -> Clock:
-    """Return the clock of a run: thread processor time if one thread does all, else wall time.
+    """Return the clock to time runs with: processor time of the thread, or wall time.
 
-    On a busy host the wall time of a run includes other processes. One thread on the CPU works in
-    the thread that calls, so its processor time is what a run would take on a free core: paired,
-    identical models differed by 2.0 % instead of 4.8 % (standard deviation on a loaded host). With
-    any option of its own a provider may work elsewhere. Windows has no processor time that is fine
-    enough.
+    Wall time includes other processes on a busy host; processor time is what a run would take on a
+    free core. Processor time is used where the provider computes in the calling thread: with
+    one thread, and without provider options, which may move the work elsewhere. Not on Windows,
+    whose clock of processor time is too coarse.
     """
     return time.thread_time_ns if clock_name(options) == "thread" else time.perf_counter_ns
 
 
 def clock_name(options: RuntimeOptions) -> Literal["wall", "thread"]:
-    """Return the name of the clock that `clock_of` chooses."""
+    """Return the kind of clock that `clock_of` returns."""
     in_caller = (
         traits_of(options.provider).in_caller
         and options.threads == 1
@@ -85,11 +81,11 @@ def clock_name(options: RuntimeOptions) -> Literal["wall", "thread"]:
 
 
 def repeats(run: float, opening: float, seconds: float, *, fewest_runs: int = 1) -> Repeats:
-    """Return the sessions and runs of a process that narrow the interval most for their time.
+    """Return the sessions of each model and the runs of each session that a process should have.
 
-    A process repeats sessions, and a session repeats runs. The best number of runs is sqrt(cost of
-    a session / cost of a run) * spread of runs / spread of sessions. The best number of sessions
-    follows likewise from processes (Kalibera and Jones, section 6).
+    They narrow the interval most for the time they take (Kalibera and Jones, section 6): the best
+    number of runs is sqrt(cost of a session / cost of a run) * spread of runs / spread of sessions;
+    that of sessions follows likewise from the cost and spread of processes.
 
     >>> repeats(run=20e-6, opening=0.002, seconds=1.5)
     Repeats(sessions=4, runs=625)
@@ -113,16 +109,16 @@ def repeats(run: float, opening: float, seconds: float, *, fewest_runs: int = 1)
 
 
 def alternate(sides: Sequence[Run], rounds: int, clock: Clock, *, seed: int = 0) -> Times:
-    """Return the seconds of all sides by round, [side, round]; they are warmed up before."""
+    """Warm all sides up, time them in turn, and return seconds, [side, round]."""
     warm_up(sides)
     return np.array(list(itertools.islice(in_turn(sides, clock, seed=seed), rounds))).T
 
 
 def in_turn(sides: Sequence[Run], clock: Clock, *, seed: int = 0) -> Iterator[list[float]]:
-    """Run all sides once, again and again; yield their seconds after each round.
+    """Run rounds without end; yield the seconds of all sides after each.
 
-    The order is random, and every second round has it backwards. At the beginning of a round, or
-    after another session, a run took 1 % longer; in models of some microseconds 3 to 10 %.
+    The order of a round is random, and the next round reverses it: a run at the beginning of a
+    round or after another session takes about 1 % longer, and 3 to 10 % if it takes microseconds.
     """
     draws = np.random.default_rng(seed)
     order: list[int] = []
@@ -135,14 +131,14 @@ def in_turn(sides: Sequence[Run], clock: Clock, *, seed: int = 0) -> Iterator[li
 
 
 def seconds_of(run: Run, count: int, clock: Clock) -> float:
-    """Return the seconds of a run, which are never 0."""
+    """Return the seconds of one run, at least 1 ns."""
     start = clock()
     run(count)
     return max(clock() - start, 1) * 1e-9
 
 
 def warm_up(sides: Sequence[Run]) -> None:
-    """Run all sides until their first, slow runs are over."""
+    """Run all sides, untimed, for `WARMUP_ROUNDS` and `WARMUP_SECONDS`."""
     start = time.perf_counter()
     for count in itertools.count():
         if count >= WARMUP_ROUNDS and time.perf_counter() - start >= WARMUP_SECONDS:

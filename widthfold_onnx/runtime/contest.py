@@ -1,10 +1,8 @@
 """Time two models in alternating runs, each at the setting of the runtime that suits it best.
 
-The runs come from several sessions of each model in several fresh processes (`runtime.clock`).
-
-In a process that had computed much before, the session that was opened first was seen to be 0.1 to
-0.5 % slower than the next. So was the model that always came first. Therefore both models take
-turns in coming first.
+The runs come from several sessions of each model in several fresh processes (`runtime.clock`). Both
+models take turns in being opened first, as the first one is up to 0.5 % slower
+(docs/verification.md#why-runs-are-timed-so).
 """
 
 from __future__ import annotations
@@ -50,19 +48,14 @@ PROCESS_SHARE = 1 / 8
 """Share of the budget that a process may take, or twice as long as it starts if that is more."""
 
 DECIDING_PROCESSES = 2
-"""Fewest processes of a contest that decides which model is written: one may be an unlucky one, as
-memory lies elsewhere in every process."""
+"""Fewest processes of a contest that decides which model is written: times depend on where memory
+lies, which differs from process to process."""
 
 DECIDING_RUNS = 2
 OPEN_RUNS = 4
-"""Fewest runs of each session in such a contest: where the choice of settings is conclusive, and
-where it leaves open which model is faster.
-
-Where runs are long, starting a process takes longer than they do. In simulated contests with
-`clock.RUN_SPREAD`, two processes showed a gain of 1.10x in 83 % with 4 runs of each session, and in
-68 % with 2 runs. Four processes with one run showed it in 63 %. Two equal models seemed to differ
-in 0.2 % of the contests with 4 runs, and in 0.8 % of the contests with 2 runs.
-"""
+"""Fewest runs of each session in such a contest: if the runs that chose the settings show which
+model is faster, and if they leave that open. With 4 runs a gain of 1.10x is found in 83 % of
+contests (docs/verification.md#why-runs-are-timed-so)."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +77,12 @@ class Process:
 
 @dataclass(frozen=True)
 class Contest:
-    """Two models, each at its best setting, in alternating runs.
+    """The times of two models in alternating runs, each at its best setting.
 
     Attributes:
-        options: with the provider that was used.
-        inputs: the sets that took turns.
-        choice: the settings.
+        options: the options, with the provider that was used.
+        inputs: the input sets, which took turns.
+        choice: the settings, and how they were chosen.
         processes: what each process measured.
         pairing: the result of the paired timing.
     """
@@ -118,10 +111,10 @@ def hold_contest(
     Args:
         original: model file.
         rewritten: model file.
-        options: provider and its options, threads, shapes and time budget are used; one process
-            is always run.
+        options: provider and its options, threads, shapes and time budget are used. One process
+            runs however short the budget is.
         shapes: of every random input; None searches them.
-        decides: run `DECIDING_PROCESSES`, even if they take longer than the budget, and end as soon
+        decides: True: run at least `DECIDING_PROCESSES`, even beyond the budget, and stop as soon
             as it is sure which model is faster.
         level: the level of every session; None chooses it.
 

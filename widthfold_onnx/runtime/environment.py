@@ -1,8 +1,8 @@
-"""Describe the conditions of a figure: versions, the machine and its GPU, and how busy they were.
+"""Describe where numbers were measured: versions, the machine and its GPU, and how busy they were.
 
-NVML, NVIDIA's library for monitoring, tells of the GPU that models are timed on. Its package,
-nvidia-ml-py, is optional, and imported only where the provider is CUDA or TensorRT. What a device
-does not tell is None: a part of one (MIG) has no clocks.
+The state of a GPU comes from NVML, NVIDIA's library for monitoring. Its package, nvidia-ml-py, is
+optional, and imported only where the provider is CUDA or TensorRT. What NVML does not report is
+None: a part of a GPU (MIG), for example, has no clocks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from widthfold_onnx.text import printable
 
 @dataclass(frozen=True)
 class StartReadings:
-    """Readings from before the work, so that a change during it shows."""
+    """Load and clock before the work; a report shows them beside those after it."""
 
     load: float = field(default_factory=load_average)
     mhz: float | None = field(default_factory=clock_mhz)
@@ -41,7 +41,7 @@ def environment(
     Args:
         options: where the models ran.
         before: readings from before the work.
-        u8s8_error: `runtime.kernels.u8s8_error`, None where it was not asked.
+        u8s8_error: the result of `runtime.kernels.u8s8_error`; None if it was not called.
     """
     return Environment(
         widthfold=version("widthfold-onnx"),
@@ -64,7 +64,7 @@ def environment(
 
 
 def other_runtime(release: str) -> str:
-    """Say that forms were measured with another version of ONNX Runtime; "" if not, or unknown."""
+    """Return a warning if forms were measured with another release of ONNX Runtime; else ""."""
     running = runtime_version()
     if not release or not running or release == running:
         return ""
@@ -92,10 +92,10 @@ PERIOD = 0.1
 """Seconds between two looks at the GPU while models are timed."""
 
 REASON = "nvmlClocksThrottleReason"
-"""What the names of those reasons begin with in NVML."""
+"""Prefix of the names that NVML gives to reasons for low clocks."""
 
 _NO_LIMIT = ("None", "All", "GpuIdle", "ApplicationsClocksSetting", "UserDefinedClocks")
-"""Names that are none: no work, or clocks that somebody has set."""
+"""Reasons that are no throttling: the GPU has no work, or somebody has set its clocks."""
 
 _CUDA = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
 
@@ -104,7 +104,7 @@ class Device:
     """The GPU of a provider.
 
     Attributes:
-        missing: why NVML tells nothing of it; "" if it does, or if there is none.
+        missing: why NVML reports nothing; "" if it does, or if the provider uses no NVIDIA GPU.
     """
 
     def __init__(self, options: RuntimeOptions) -> None:
@@ -132,7 +132,7 @@ class Device:
         return self._nvml is not None
 
     def facts(self) -> Gpu:
-        """Return what does not change; `missing` alone where NVML tells nothing."""
+        """Return name and versions; only `missing` where NVML reports nothing."""
         if not self.answers:
             return Gpu(missing=self.missing)
         newest = self._ask("nvmlSystemGetCudaDriverVersion_v2")
@@ -145,7 +145,7 @@ class Device:
         )
 
     def state(self) -> GpuState:
-        """Return clocks, and why they are low; only where NVML answers."""
+        """Return clocks, and why they are low; call it only if NVML `answers`."""
         bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", self._handle) or 0
         reasons = [
             name.removeprefix(REASON)
@@ -169,10 +169,10 @@ class Device:
 
 @contextlib.contextmanager
 def watched(options: RuntimeOptions) -> Iterator[list[GpuState]]:
-    """Look at the GPU during the block: at its begin and end, and every tenth of a second between.
+    """Record the state of the GPU during the block: at its begin and end, and every `PERIOD`.
 
     Args:
-        options: the provider and its device are used; where NVML tells nothing the list is empty.
+        options: provider and device are used. The list stays empty where NVML reports nothing.
     """
     device, states, end = Device(options), list[GpuState](), threading.Event()
     if not device.answers:
@@ -195,7 +195,7 @@ def watched(options: RuntimeOptions) -> Iterator[list[GpuState]]:
 
 
 def _handle(nvml: Any, number: int) -> Any:
-    """Return the device that CUDA gives a number: NVML does not heed CUDA_VISIBLE_DEVICES."""
+    """Return the device that has a number in CUDA: NVML itself ignores CUDA_VISIBLE_DEVICES."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     name = visible[number].strip() if number < len(visible) else ""
     if name and not name.isdigit():

@@ -1,7 +1,8 @@
 """Compare two models by the times of their runs: a ratio, its interval, a verdict.
 
-The runs come from several sessions in several processes (`runtime.clock`). The original has as many
-sessions as the rewritten model: differences among them are noise, the A/A control.
+The runs come from several sessions of both models in several processes (`runtime.clock`). The
+sessions of the original are also compared with each other: their differences are noise, the A/A
+control.
 """
 
 from __future__ import annotations
@@ -17,28 +18,28 @@ from widthfold_onnx.results import SpeedVerdict
 from widthfold_onnx.runtime.clock import Times
 
 USUAL_SPREAD = 0.01
-"""Assumed standard deviation of the log ratio of two sessions in one process; 0.0057 was measured,
-sqrt(2) * `clock.SESSION_SPREAD`."""
+"""Assumed standard deviation of the log ratio of two sessions in one process; measured:
+sqrt(2) * `clock.SESSION_SPREAD`, about 0.006."""
 
 USUAL_WEIGHT = 2
-"""Degrees of freedom of that spread beside those of the measured processes."""
+"""Degrees of freedom of the assumed spread; it counts like so many further processes."""
 
 MIN_PROCESSES = 4
 HALF_WIDTH = 0.01
 HALF_SHARE = 0.05
-"""The interval is narrow enough at this half width, of the log ratio, or at this share of the log
-ratio, from so many processes on."""
+"""The interval of a log ratio is narrow enough if half its width is at most `HALF_WIDTH`, or at
+most `HALF_SHARE` of the log ratio, and there are `MIN_PROCESSES`."""
 
 MIN_DIFFERENCE = 1.02
 """Least ratio of two times that is called a difference, however steady the machine is."""
 
 CONCLUSIVE_HALF_WIDTHS = 3.0
 """A ratio is surely above or below 1 if its log is this many half widths of its interval from 0.
-One would do for a single look; but timing goes on, and looks again, until it is sure."""
+One half width would do for a single test, but timing repeats the test until it succeeds."""
 
 MAX_WIDTH_RATIO = 1.2
-"""Timing of one session of each side ends when the interval is at most this many times as wide as
-after endless runs: what remains is the spread of sessions."""
+"""Timing of one session of each side ends when its interval is at most this many times as wide as
+the spread of sessions alone makes it, which more runs cannot narrow."""
 
 _RESAMPLES = 2000
 _NORMAL = 1.96
@@ -50,13 +51,13 @@ class Pairing:
 
     Attributes:
         samples: seconds of every run, [process, original or rewritten, session, run].
-        ratio: original / rewritten: e to the mean over processes and sessions of the median log
-            ratio of their runs. Above 1 the rewritten is faster.
+        ratio: original / rewritten: exp of the mean over processes and sessions of the median log
+            ratio of runs. Above 1 the rewritten model is faster.
         low: lower end of its 95 % interval.
         high: upper end.
-        control: deviation from 1 of the sessions of the original against each other. Chance is not
-            counted here: the interval of the ratio contains it.
-        converged: the interval became narrow within the budget.
+        control: the ratio of the sessions of the original to each other, minus 1. It has no
+            interval; that of `ratio` allows for chance.
+        converged: True if the interval is narrow enough.
         verdict: see `speed_verdict`.
     """
 
@@ -70,7 +71,7 @@ class Pairing:
 
     @classmethod
     def of(cls, samples: Times) -> Self:
-        """Compare the sides of `samples`."""
+        """Compute all from `samples`."""
         logs = np.log(samples)
         log_ratio, log_low, log_high = interval(logs[:, 0] - logs[:, 1])
         copies = logs[:, 0, ::2] - logs[:, 0, 1::2]
@@ -96,12 +97,15 @@ class Pairing:
 def interval(logs: Array) -> tuple[float, float, float]:
     """Return the mean of the sessions' medians with its 95 % interval.
 
-    Each end is the further one of two. A bootstrap over processes and their sessions knows what
-    lies within a process, but is too narrow for few of them. Student's t over the means of
-    processes is right for any number, but few agree by chance. So the usual spread counts as well,
-    as in moderated tests (Smyth, Linear models and empirical Bayes methods, 2004), and even one
-    process has an interval. Runs are not resampled: their noise is in the medians, and a bootstrap
-    of few of them counts it twice.
+    Each end is the outer one of two intervals:
+
+    - A bootstrap over processes and their sessions. It includes the spread within a process, but is
+      too narrow for few processes.
+    - Student's t over the means of the processes, which is right for any number of them. As a few
+      means may agree by chance, `USUAL_SPREAD` counts as well, as in moderated tests (Smyth, Linear
+      models and empirical Bayes methods, 2004). So even one process has an interval.
+
+    Runs are not resampled: the medians already contain their noise, and it would count twice.
 
     Args:
         logs: by process, session and run.
@@ -122,11 +126,11 @@ def interval(logs: Array) -> tuple[float, float, float]:
 
 
 def one_session(logs: Array) -> tuple[float, float, float]:
-    """Return the median of one session of each side with a 95 % interval for other sessions.
+    """Return the median log ratio of two sessions, with a 95 % interval for any other sessions.
 
-    The interval of a session is a bootstrap. A resample of n values is n uniform ranks; the median
-    of n uniforms is Beta((n + 1) / 2, (n + 1) / 2). So the median's rank is drawn at once instead
-    of n ranks (David and Nagaraja, Order Statistics, section 2.1).
+    The interval combines a bootstrap over the runs with `USUAL_SPREAD`. Instead of resampling n
+    values, the bootstrap draws the rank of their median: the median of n uniform ranks has the
+    distribution Beta((n + 1) / 2, (n + 1) / 2) (David and Nagaraja, Order Statistics, section 2.1).
 
     Args:
         logs: by run.
@@ -143,7 +147,7 @@ def one_session(logs: Array) -> tuple[float, float, float]:
 
 
 def is_settled(numerator: Times, denominator: Times) -> bool:
-    """Check whether more pairs of runs of two sessions would tell hardly more.
+    """Check whether two sessions were timed enough: the interval is narrow, or conclusive.
 
     Both arrays hold seconds, [pair].
     """

@@ -1,4 +1,4 @@
-"""Ask the kernels of this machine: how exact some of them are, and how fast the fastest are.
+"""Measure kernels of the runtime on this machine: two inexact ones, and the fastest ones.
 
 * `prelu_keeps_inf`: some releases of ONNX Runtime return NaN for a PRelu of Inf. ONNX keeps Inf.
 * `u8s8_error`: without VNNI the runtime's kernel of unsigned data and signed weights adds two
@@ -27,7 +27,7 @@ from widthfold_onnx.runtime.session import open_session
 from widthfold_onnx.runtime.settings import Setting, random_run
 
 SIZE = 16
-"""A vector: the kernel of a single element may be another one."""
+"""Elements of the tensors: a single element may take another kernel than a whole vector."""
 
 PRELU_MODEL = f"g (float[{SIZE}] x) => (float[{SIZE}] y) <float s = {{0.5}}> {{ y = PRelu (x, s) }}"
 
@@ -47,12 +47,12 @@ def prelu_keeps_inf() -> bool:
 _DATA, _WEIGHT = np.uint8(255), np.int8(127)
 _CHANNELS = 16
 _EXPECTED = 200
-"""The exact result; half of it is what saturation leaves of the largest products."""
+"""The exact result; a kernel that saturates returns about half of it."""
 
 
 @cache
 def u8s8_error() -> int:
-    """Return the error of a QLinearConv of the largest numbers, in steps out of 255; 0: exact.
+    """Return the error of a QLinearConv of the largest numbers, in steps out of 255; 0 if exact.
 
     Raises:
         UnverifiedError: ONNX Runtime is not installed.
@@ -63,7 +63,7 @@ def u8s8_error() -> int:
 
 
 def _model() -> onnx.ModelProto:
-    """Return a QLinearConv of one position with the same exact result at every output channel."""
+    """Return a QLinearConv at one position whose exact result is `_EXPECTED` in every channel."""
     scale = _CHANNELS * int(_DATA) * int(_WEIGHT) / _EXPECTED
     weights = ", ".join([str(_WEIGHT)] * _CHANNELS**2)
     tensor = f"uint8[1, {_CHANNELS}, 1, 1]"
@@ -95,10 +95,10 @@ def multiply_speed(setting: Setting, dtype: str = "float", extent: int = 512) ->
 
 
 def peak_speed(setting: Setting) -> float:
-    """Return the operations per second that no layer exceeds much.
+    """Return the operations per second that a layer can hardly exceed.
 
-    On a GPU these are of a large product in float16: a small one takes as long as its launch, and
-    float32 does half of that.
+    On a GPU they are those of a large float16 product: a small product takes no longer than its
+    launch, and float32 runs at half the speed.
     """
     if traits_of(setting.options.provider).device == "nvidia":
         return multiply_speed(setting, "float16", 4096)
@@ -106,7 +106,7 @@ def peak_speed(setting: Setting) -> float:
 
 
 def copy_speed(setting: Setting, size: int) -> float:
-    """Return the bytes per second of a copy that reads and writes so many bytes."""
+    """Return the bytes per second of a Relu that reads and writes `size` bytes in all."""
 
     def seconds(count: int) -> float:
         tensor = f"float[{count}]"
@@ -118,6 +118,6 @@ def copy_speed(setting: Setting, size: int) -> float:
 
 
 def _shortest(model: onnx.ModelProto, setting: Setting) -> float:
-    """Return the seconds of the shortest of `RUNS` runs and a run that warms up."""
+    """Return the seconds of the shortest run: one to warm up, and `RUNS` more."""
     run, clock = random_run(model, setting), clock_of(setting.options)
     return min(seconds_of(run, count, clock) for count in range(1 + RUNS))

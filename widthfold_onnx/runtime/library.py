@@ -1,8 +1,8 @@
-"""Import ONNX Runtime with the shared libraries it needs, and read its errors.
+"""Import ONNX Runtime with the shared libraries that it needs, and shorten its errors.
 
-No other module imports it but `model.runtime_operators`, which lists its operators. It is imported
-on first use, so that rewriting works without it. The shared libraries of GPU providers come from
-pip packages; a missing library is named.
+Of the other modules only `model.runtime_operators` imports it, to list its operators. It is
+imported on first use, so that models can be rewritten without it. The shared libraries of GPU
+providers come from pip packages; messages name a missing library.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ _FATAL = 4
 _LONGEST = 500
 
 _DEVICE = re.compile(r"\bCU\w+ failure [^;]*|\[OpenVINO-EP\] .*")
-"""``CUDA failure 35: what went wrong``, behind signatures of the runtime and before its own source,
-the name of the host and the expression; or ``[OpenVINO-EP] what went wrong`` behind signatures."""
+"""The part of a message that says what went wrong: ``CUDA failure 35: ...`` up to a semicolon, or
+``[OpenVINO-EP] ...``. Before it stand signatures of C++ functions, behind it the name of the
+host."""
 
 
 @cache
 def runtime() -> Any:
-    """Return the module.
+    """Import the module; it logs fatal errors only.
 
     Raises:
         UnverifiedError: it is not installed.
@@ -55,11 +56,11 @@ def runtime() -> Any:
 def runtime_version() -> str:
     """Return the version of ONNX Runtime, "" if it is not installed.
 
-    A dozen packages install the module, some under versions of their own, so its text tells. It is
-    imported only if its text does not.
+    It is read from the source of the module: a dozen packages install it, some with version numbers
+    of their own. The module is imported only if its source has no such line.
 
     Raises:
-        UnverifiedError: its text does not tell, and it cannot be imported.
+        UnverifiedError: it had to be imported, and that failed.
     """
     spec = importlib.util.find_spec("onnxruntime")
     if spec is None or spec.origin is None:
@@ -79,9 +80,9 @@ def quiet_options(entries: Mapping[str, str]) -> Any:
 
 
 def new_session(model: bytes | str, options: Any, providers: Sequence[object]) -> Any:
-    """Return a session that tries no other providers than these.
+    """Open a session that tries no other providers than these.
 
-    Older releases try others all the same if it cannot be made, and print so.
+    Where that fails, older releases try others all the same, and print a message, which is dropped.
 
     Raises:
         Exception: one of `failures`.
@@ -94,7 +95,7 @@ def new_session(model: bytes | str, options: Any, providers: Sequence[object]) -
 
 @contextlib.contextmanager
 def run_options(seconds: float) -> Iterator[Any]:
-    """Yield options of a run that is stopped after some seconds; None if it may take forever."""
+    """Yield options that stop a run after some seconds; None if there is no limit."""
     if math.isinf(seconds):
         yield None
         return
@@ -109,14 +110,14 @@ def run_options(seconds: float) -> Iterator[Any]:
 
 @cache
 def failures() -> tuple[type[Exception], ...]:
-    """Return the runtime's own exceptions, without common base, and the two of its Python layer."""
+    """Return the exceptions of the runtime, which have no common base, and of its Python layer."""
     binding = runtime().capi.onnxruntime_pybind11_state
     types = [item for item in vars(binding).values() if isinstance(item, type)]
     return (RuntimeError, ValueError, *(item for item in types if issubclass(item, Exception)))
 
 
 _LACKING = ("Dilation not supported for AutoPadType",)
-"""Errors of a run that name what a kernel lacks, among those of wrong inputs."""
+"""Parts of messages about what a kernel lacks, in errors of the kind of wrong inputs."""
 
 
 def lacks_kernel(error: Exception) -> bool:
@@ -126,11 +127,11 @@ def lacks_kernel(error: Exception) -> bool:
 
 
 def error_text(error: Exception, model: Path | None = None, name: str = "") -> str:
-    r"""Return a runtime error as one line; if a library of the device failed, only its message.
+    r"""Return an error of the runtime as one line; of an error of a device, only its message.
 
     Args:
-        error: the exception that it raised.
-        model: a file that is shown by its name.
+        error: the exception.
+        model: a file whose path is replaced by a name; None replaces nothing.
         name: that name; "" takes the name of the file.
 
     >>> error_text(RuntimeError("f() [with T = x] CUDA failure 2: out of memory ; GPU=0 ; host=h"))
@@ -153,25 +154,27 @@ _TENSORRT = ("libnvinfer.so*", "libnvinfer_plugin.so*", "libnvonnxparser.so*")
 def preload() -> None:
     """Load the libraries of CUDA, cuDNN and TensorRT that pip packages hold.
 
-    By itself the runtime looks for these packages beside its own folder only; they may as well lie
-    in another folder that Python imports from. The system's loader looks for the rest.
+    The runtime itself looks for these packages only beside its own folder, but they may be in any
+    folder that Python imports from. The loader of the system finds the other libraries.
     """
     onnxruntime = runtime()
     with contextlib.redirect_stdout(io.StringIO()):  # it prints missing libraries
-        for folder in (lib for place in _places("nvidia") for lib in sorted(place.glob("*/lib"))):
+        for folder in (
+            lib for root in _package_folders("nvidia") for lib in sorted(root.glob("*/lib"))
+        ):
             is_cudnn = folder.parent.name == "cudnn"
             onnxruntime.preload_dlls(cuda=not is_cudnn, cudnn=is_cudnn, directory=str(folder))
         onnxruntime.preload_dlls()
-    places = _places("tensorrt_libs")
-    for file in (path for name in _TENSORRT for place in places for path in place.glob(name)):
+    roots = _package_folders("tensorrt_libs")
+    for file in (path for name in _TENSORRT for root in roots for path in root.glob(name)):
         with contextlib.suppress(OSError):  # `missing_library` names the missing library
             ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
 
 
 def missing_library(provider: Provider) -> str | None:
-    """Return the loader's message on the library that a provider lacks, None if there is none.
+    """Return the loader's message on the library that a provider lacks, None if it lacks none.
 
-    Of most providers no library is known.
+    It is also None for most providers: their libraries are not known (`ProviderTraits.library`).
     """
     folder, traits = Path(runtime().__file__).parent / "capi", traits_of(provider)
     libraries = list(folder.glob(f"*{traits.library}.*")) if traits.library else []
@@ -188,7 +191,7 @@ def missing_library(provider: Provider) -> str | None:
 
 
 def cudnn_version() -> tuple[int, ...]:
-    """Return the version of cuDNN 9 that is loaded, or would be; () if none can be."""
+    """Return the version of cuDNN 9, which is loaded for this; () if it cannot be."""
     with contextlib.suppress(OSError, AttributeError):
         ask = ctypes.CDLL(CUDNN).cudnnGetVersion
         ask.restype = ctypes.c_size_t
@@ -197,7 +200,7 @@ def cudnn_version() -> tuple[int, ...]:
     return ()
 
 
-def _places(package: str) -> list[Path]:
-    """Return the folders of a package, which may be spread over several."""
+def _package_folders(package: str) -> list[Path]:
+    """Return the folders of a package; a namespace package has several."""
     spec = importlib.util.find_spec(package)
-    return [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
+    return [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]

@@ -1,7 +1,7 @@
 """Describe the execution providers: each has an entry in `TRAITS`.
 
-A provider without an entry has the defaults of `ProviderTraits`. The facts of CPU and
-OpenVINO were measured; CUDA and TensorRT ran on devices of others; all else is taken from the
+A provider without an entry has the defaults of `ProviderTraits`. The entries of CPU and OpenVINO
+were measured, those of CUDA and TensorRT tried on GPUs (docs/gpu.md); the others follow the
 documentation of the runtime (docs/providers.md).
 """
 
@@ -31,24 +31,25 @@ class ProviderTraits:
 
     Attributes:
         name: the runtime's name of it.
-        install: what pip installs it with; "" if nobody offers that.
-        device: the device that it runs on. NVML and the names of CUDA tell of "nvidia", flags and
-            caches of the processor of "cpu". To any "other" inputs are copied in every run.
+        install: the package that pip installs it with; "" if there is none.
+        device: the device that it runs on: "nvidia" (described by NVML; inputs are uploaded before
+            they are timed), "cpu" (described by its flags and caches), or any "other" (inputs are
+            uploaded in every run).
         fallbacks: providers that take the nodes that it does not take, in this order.
-        takes_options: False if it silently ignores them.
-        options: options and values set unless the caller chose others: all that affect times, so
-            that no time depends on the defaults of a version.
-        exact: options set for comparisons of outputs, even against a chosen one.
+        takes_options: False if it silently ignores provider options.
+        options: values of options unless the caller chose others: all that affect times, so that
+            no time depends on the defaults of a version.
+        exact: options for comparisons of outputs; they override those of the caller.
         captures: options that record the first run and replay it, whatever is fed later.
-        swept: options whose fastest values depend on the model, with the values to try.
+        swept: options whose fastest value depends on the model, each with the values to try.
         threads: option that takes the number of threads; "" if it uses the threads of the session.
         folder: option that takes a folder, which all sessions of a process share.
         levels: the runtime's levels that are worth a try; the deployed level comes first.
-        in_caller: True if its one thread is the calling thread: then processor time is measured,
-            else wall time. False if not known.
+        in_caller: True if with one thread it computes in the calling thread, whose processor time
+            is then measured; else wall time is. False if not known.
         layout: the layout that it computes in.
         channels_last: option that switches `layout` to NHWC.
-        target: the device that times are predicted for; "": the processor's target (`targets`).
+        target: device to predict times for (`tuning.targets`); "": the processor at hand.
         library: its own shared library, without prefix and suffix.
         opened_later: libraries opened when its first Conv runs, not when it is loaded
             (onnxruntime#29252).
@@ -92,8 +93,8 @@ TRAITS = {
         name="CUDAExecutionProvider",
         install="widthfold-onnx[gpu]",
         device="nvidia",
-        # The defaults of 1.31, but for the search: cuDNN's DEFAULT was measured at a tenth of the
-        # speed of its heuristic choice.
+        # The defaults of 1.31 except for the search: the algorithm that DEFAULT takes was ten times
+        # slower than that of HEURISTIC.
         options={
             "cudnn_conv_algo_search": "HEURISTIC",
             "cudnn_conv_use_max_workspace": "1",
@@ -120,7 +121,7 @@ TRAITS = {
         install="widthfold-onnx[gpu]",
         device="nvidia",
         fallbacks=(Provider.CUDA, Provider.CPU),
-        # Two models are built alike only if they share the times of its kernels.
+        # Two models are built alike only if they share its measured times of kernels.
         options={"trt_builder_optimization_level": "3", "trt_timing_cache_enable": "True"},
         captures=frozenset({"trt_cuda_graph_enable"}),
         folder="trt_timing_cache_path",
@@ -139,7 +140,7 @@ TRAITS = {
         # By itself it computes float32 in bfloat16 on processors that have it.
         options={"device_type": "CPU", "precision": "FP32"},
         threads="num_of_threads",
-        # It optimizes itself, and advises to leave that to it.
+        # It optimizes graphs itself; its documentation advises to disable those of the runtime.
         levels=(Level.ALL, Level.DISABLED),
         in_caller=True,
         library="onnxruntime_providers_openvino",
@@ -174,5 +175,5 @@ TRAITS = {
 
 
 def traits_of(provider: Provider) -> ProviderTraits:
-    """Return the traits of a provider, also of a provider that is known by name alone."""
+    """Return the traits of a provider; one without an entry has the defaults."""
     return TRAITS.get(provider) or ProviderTraits(name=provider)

@@ -1,10 +1,10 @@
-"""Find out what the runtime takes: execution providers, and entries of a session's configuration.
+"""Check what the runtime accepts: execution providers, their options, and session config entries.
 
-A provider is usable if it runs one node. The runtime takes an entry of any name, such as
-`session.x64quantprecision`, silently ignores unknown entries, and cannot list the entries that it
-knows. So sure mistakes are refused: an invalid name, a name close to a documented entry
-(`DOCUMENTED`), and a name that the runtime ignores because it has a setting for it. Values are
-tried on one node.
+A provider is usable if it runs one node. Entries are pairs such as `session.x64quantprecision=1`.
+The runtime silently ignores entries that it does not know, and cannot list those that it knows. So
+obvious mistakes are refused: an invalid name, a name that is close to a documented one
+(`DOCUMENTED`), and a name that the runtime ignores because SessionOptions has an attribute for it.
+Values are tried on one node.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from widthfold_onnx.runtime.provider_traits import traits_of
 from widthfold_onnx.text import printable, quoted
 
 OFF = ("0", "false")
-"""Values of options that switch something off, in lower case."""
+"""Values, in lower case, that switch an option off."""
 
 
 def ranking(
     provider: Provider, provider_options: Mapping[str, str], threads: int, *, tf32: bool
 ) -> list[tuple[str, dict[str, str]]]:
-    """Return the provider and its fallbacks, the first choice first, with their options.
+    """Return the provider and then its fallbacks, as names of the runtime with their options.
 
     Args:
         provider: the provider.
         provider_options: options of the provider itself; they win over ours.
         threads: threads inside one operator.
-        tf32: False makes CUDA compute float32 products in full, even against a chosen option.
+        tf32: False makes CUDA compute float32 products in full precision, whatever the options.
     """
     links = []
     for item in (provider, *traits_of(provider).fallbacks):
@@ -74,10 +74,10 @@ def usable_provider(provider: Provider) -> Provider:
 
 
 def check_options(provider: Provider, provider_options: Mapping[str, str]) -> None:
-    """Check that a usable provider also accepts these options.
+    """Check that a usable provider accepts these options.
 
     Raises:
-        UsageError: it does not know one, or cannot use its value.
+        UsageError: it does not know one of them, cannot use its value, or takes no options.
     """
     text = printable(", ".join(f"{name}={value}" for name, value in provider_options.items()))
     if provider_options and not traits_of(provider).takes_options:
@@ -128,16 +128,16 @@ def obstacle(provider: Provider, provider_options: tuple[tuple[str, str], ...] =
 
 @cache
 def _shared_folder() -> tempfile.TemporaryDirectory[str]:
-    """Return the folder in which sessions of this process share their measurements of kernels.
+    """Return the folder in which sessions of this process share measured times of kernels.
 
-    It is removed with the process, or with the folder that `runtime.child` gives a child.
+    It is removed when the process ends; in a child, also with the temporary folder of the child.
     """
     # A provider may have files open until the process ends.
     return tempfile.TemporaryDirectory(prefix="widthfold-provider-", ignore_cleanup_errors=True)
 
 
 def one_node() -> bytes:
-    """Return a model of one Conv, since a device that cannot run one is of no use here."""
+    """Return a model of one Conv: a device that cannot run a Conv is of no use here."""
     conv = "<float[1, 1, 1, 1] w = {1}> { y = Conv(x, w) }"
     model = model_of(f"probe (float[1, 1, 1, 1] x) => (float[1, 1, 1, 1] y) {conv}")
     return bytes(model.SerializeToString())
@@ -160,14 +160,14 @@ PRECISION = "session.x64quantprecision"
 level EXTENDED on (the same header; `runtime.kernels`)."""
 
 SIGNED = "session.qdqisint8allowed"
-"""At 1 the runtime leaves signed data signed that are quantized and dequantized, on x86 too."""
+"""At 1 the runtime keeps signed quantized data signed, on x86 too."""
 
 PARAMETERS = (
     "optimization.disable_specified_optimizers",
     "session.dynamic_block_base",
     "session.intra_op_thread_affinities",
 )
-"""Documented names whose values are no switches."""
+"""Documented names whose values are not 0 or 1."""
 
 SWITCHES = (
     "mlas.disable_kleidiai",
@@ -184,23 +184,25 @@ SWITCHES = (
     "session.set_denormal_as_zero",
     PRECISION,
 )
-"""Those that are 0 or 1; the runtime silently takes any other value for one of them."""
+"""Documented names whose values are 0 or 1. The runtime reports no other value; it takes it as one
+of these."""
 
 DOCUMENTED = (*PARAMETERS, *SWITCHES)
 """Names of entries that change what is computed or how long that takes (the same header)."""
 
 NEAR = 0.93
-"""Similarity of a misspelt name to one of these (`difflib`); other names of 1.32.0 are below it."""
+"""A name at least this similar (`difflib`) to a documented one is a misspelling: the other names of
+ONNX Runtime 1.32.0 are less similar."""
 
 _NAME = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
 
 
 def entries(given_entries: Mapping[str, str], folder: Path | None) -> dict[str, str]:
-    """Return all entries of a session: our own, and the chosen ones, which override them.
+    """Return all entries of a session: our defaults, overridden by the given ones.
 
     Args:
-        given_entries: by name.
-        folder: of the external data of a model in memory.
+        given_entries: values by name.
+        folder: where a model in memory has its external data; None: it has none.
     """
     # Idle threads sleep: a spinning pool makes times depend on the load.
     defaults = {"session.intra_op.allow_spinning": "0"}
@@ -210,10 +212,10 @@ def entries(given_entries: Mapping[str, str], folder: Path | None) -> dict[str, 
 
 
 def check_entries(given_entries: Mapping[str, str]) -> None:
-    """Check that no entry is surely without effect, and that the runtime accepts the values.
+    """Refuse entries that cannot have an effect, and values that the runtime rejects.
 
     Raises:
-        UsageError: one is not; names the entry.
+        UsageError: names the first such entry.
     """
     for name, value in given_entries.items():
         if mistake := _mistake(name):

@@ -1,8 +1,8 @@
 """Open and run models on ONNX Runtime.
 
-Each of its failures becomes an `UnverifiedError` of one line, and nothing is printed. Ports are the
-inputs of a model, with numpy's names of types. A bound session reads inputs that lie on the device
-already, so its time includes no copies.
+Each failure of the runtime becomes an `UnverifiedError` of one line, and nothing is printed. Ports
+are the inputs of a model, with numpy's names of types. A bound session reads inputs that are
+already on the device, so that its time includes no copies.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class Port:
         name: as in the model.
         dtype: numpy's name of the element type, "string", or the runtime's own words for a type
             that is no tensor, e.g. "seq(tensor(float))".
-        dims: sizes, symbols, or None where nothing is known. The runtime shows a scalar and a
-            tensor of unknown rank alike, as ().
-        value: its elements, or the single element that fills it; () where it is drawn at random.
-        limit: a number above its elements, which may be indices or sizes; None where they are data.
+        dims: sizes, symbols, or None where nothing is known; () for a scalar and for a tensor of
+            unknown rank, which the runtime does not tell apart.
+        value: all of its elements, or one value for all; () if it is drawn at random.
+        limit: exclusive upper bound of its elements if they are indices or sizes; None for data.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Port:
 
 
 def ports_of(proto: onnx.ModelProto) -> list[Port]:
-    """Return the inputs that a caller must feed, without the runtime."""
+    """Return the inputs that a caller must feed, read from the model itself."""
     return [
         Port(value.name, _dtype(value.type.tensor_type.elem_type), declared(value))
         for value in required_inputs(proto)
@@ -84,7 +84,7 @@ def _dtype(kind: int) -> str:
 
 
 def port_of(meta: Any, values: Values, index_limits: Mapping[str, int]) -> Port:
-    """Convert the runtime's description of an input, with its value if it has one."""
+    """Convert the runtime's description of an input to a port."""
     kind = str(meta.type)
     inner = kind.removeprefix("tensor(").removesuffix(")")
     dtype = _DTYPES.get(kind, inner if kind == f"tensor({inner})" else kind)
@@ -103,7 +103,7 @@ def arrays_of(name: str, value: object) -> dict[str, Array]:
     """Return one output as arrays; a sequence of tensors gives ``name[0]``, ``name[1]``, ...
 
     Raises:
-        UnverifiedError: it is no tensor.
+        UnverifiedError: it is neither a tensor nor a sequence of tensors.
     """
     if isinstance(value, np.ndarray | np.generic):
         return {name: np.asarray(value)}
@@ -113,8 +113,8 @@ def arrays_of(name: str, value: object) -> dict[str, Array]:
     raise UnverifiedError(f"output {printable(name)} is {kind}; it cannot be compared")
 
 
-Placed = Any
-"""An array on the device, as the runtime holds it; it may be bound to several sessions."""
+DeviceArray = Any
+"""An array on the device (OrtValue); it may be bound to several sessions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +146,7 @@ class Session:
 
     @cached_property
     def inputs(self) -> list[Port]:
-        """The inputs, with the values of the first case and the extents that weights fix."""
+        """The inputs; they have the values of the first case, and the extents that weights fix."""
         metas = self.ort_session.get_inputs()
         ports = [port_of(meta, self.cases[0], self.index_limits) for meta in metas]
         return [replace(port, dims=self._fixed_dims(port)) for port in ports]
@@ -160,7 +160,7 @@ class Session:
 
     @property
     def case_sessions(self) -> list[Session]:
-        """This session with the values of each case alone."""
+        """This session once for each case, with that case alone."""
         return [replace(self, cases=(values,)) for values in self.cases]
 
     def run(self, feeds: Feeds, seconds: float = math.inf) -> dict[str, Array]:
@@ -181,24 +181,24 @@ class Session:
             arrays.update(arrays_of(name, value))
         return arrays
 
-    def bound(self, feeds: Mapping[str, Array | Placed]) -> Callable[[], object]:
-        """Return a call that runs once on inputs that lie on the device already, for timing.
+    def bound(self, feeds: Mapping[str, Array | DeviceArray]) -> Callable[[], object]:
+        """Upload the feeds, and return a function that runs once on them, for timing.
 
         Raises:
-            UnverifiedError: the feeds do not fit; the call raises it where a run stops.
+            UnverifiedError: the feeds do not fit. The function raises it if a run fails.
         """
         if any(isinstance(v, np.ndarray) and v.dtype.kind in "OUS" for v in feeds.values()):
             return partial(self.run, feeds)  # strings have no buffer to bind
         return Bound(self, feeds)
 
-    def placed(self, feeds: Mapping[str, Array | Placed]) -> dict[str, Placed]:
-        """Copy the feeds to the device, once for all sessions there.
+    def uploaded(self, feeds: Mapping[str, Array | DeviceArray]) -> dict[str, DeviceArray]:
+        """Copy the feeds to the device; other sessions on it can use them, too.
 
         Raises:
-            UnverifiedError: there is no room.
+            UnverifiedError: the device has no memory for them.
         """
         with self.translated():
-            return {name: self._place(value) for name, value in feeds.items()}
+            return {name: self._upload(value) for name, value in feeds.items()}
 
     def end_profile(self) -> Path:
         """Stop profiling and return the file that holds the profile."""
@@ -206,15 +206,15 @@ class Session:
 
     @contextlib.contextmanager
     def translated(self) -> Iterator[None]:
-        """Turn all exceptions of the runtime into errors of ours."""
+        """Raise exceptions of the runtime in the block as errors of ours."""
         try:
             yield
         except library.failures() as error:
             text = library.error_text(error)
             raise _error_kind(error)(f"{self.label} does not run: {text}") from error
 
-    def _place(self, value: Array | Placed) -> Placed:
-        """Copy an array to the device, unless it lies there already."""
+    def _upload(self, value: Array | DeviceArray) -> DeviceArray:
+        """Copy an array to the device, unless it is there already."""
         kind = library.runtime().OrtValue
         return value if isinstance(value, kind) else kind.ortvalue_from_numpy(value, *self.device)
 
@@ -224,14 +224,14 @@ class Bound:
 
     Args:
         session: the session.
-        feeds: arrays, which are copied to the device now, or what lies there already.
+        feeds: arrays, which are copied to the device now, or arrays on the device.
     """
 
-    def __init__(self, session: Session, feeds: Mapping[str, Array | Placed]) -> None:
+    def __init__(self, session: Session, feeds: Mapping[str, Array | DeviceArray]) -> None:
         self._session = session
         self._reuses_buffers = True
-        # On the CPU the runtime reads the buffers of the arrays themselves, and keeps none.
-        self._inputs = session.placed(feeds)
+        # Kept, as on the CPU the runtime reads the buffers of these arrays and owns no copy.
+        self._inputs = session.uploaded(feeds)
         with session.translated():
             self._binding = session.ort_session.io_binding()
             for name, value in self._inputs.items():
@@ -254,10 +254,10 @@ class Bound:
             self._binding.synchronize_outputs()
 
     def _run(self) -> None:
-        """Run once; the outputs of the run before are overwritten where the runtime lets us.
+        """Run once, into the output buffers of the run before where the runtime accepts them.
 
-        It refuses them if the model declares another rank than its outputs have. Outputs of its own
-        it makes whatever the rank, as for every caller of its usual `run`.
+        It refuses them if an output has another rank than the model declares. Then it allocates new
+        ones in each run, as its usual `run` always does.
         """
         if not self._reuses_buffers:
             self._bind_outputs()
@@ -269,7 +269,7 @@ class Bound:
             self._reuses_buffers = False
             self._run()
 
-    def results(self) -> dict[str, Placed]:
+    def results(self) -> dict[str, DeviceArray]:
         """Return the outputs of the last run, on the device; the next run may overwrite them."""
         return dict(zip(self._session.outputs, self._binding.get_outputs(), strict=True))
 
@@ -302,8 +302,8 @@ def open_session(
 
     Args:
         model: the file; or a model in memory.
-        options: provider, threads and options, which win over ours; AUTO takes CUDA where a CUDA
-            device really runs a node, else the CPU.
+        options: provider, threads, and options that override our defaults; AUTO takes CUDA where a
+            CUDA device really runs a node, else the CPU.
         level: the runtime's own optimization level.
         tf32: let CUDA round float32 products to 10 bits unless an option forbids it; right for
             timing, wrong for parity.
@@ -311,7 +311,7 @@ def open_session(
             None: there is no such data.
         name: of the model in messages; "" takes the name of the file, or else of the graph.
         profile: prefix of a file into which the runtime writes the time of every node.
-        optimized: file into which the runtime writes the model that it made of this one.
+        optimized: file into which the runtime writes its optimized model.
 
     Raises:
         UnverifiedError: no runtime, no such provider, or a model that does not load.

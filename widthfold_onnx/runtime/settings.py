@@ -1,9 +1,8 @@
-"""Open sessions as models are timed, and choose the setting of the runtime that suits each best.
+"""Open sessions for timing, and choose the fastest setting of the runtime for each model.
 
-The runtime's highest level is not always its fastest: convolutions of few channels were seen to
-run up to nine times slower there than one level below. On CUDA the layout and the algorithm search
-change times more than a fold does. So every setting that the traits of the provider name is
-tried, on both models.
+The highest optimization level is not always the fastest: a convolution of few channels may run nine
+times slower there than one level below. On CUDA the layout and the algorithm search change times
+more than a fold does. So both models are timed at every setting that `ProviderTraits` names.
 """
 
 from __future__ import annotations
@@ -33,30 +32,29 @@ CHOICE_SHARE = 0.15
 
 MIN_ROUNDS = 5
 MAX_ROUNDS = 1000
-"""Fewest and most rounds, after all sessions are warm, unless there is no time for the fewest."""
+"""Fewest and most rounds after the warm-up; `CHOICE_PATIENCE` and `MIN_LONG_ROUNDS` allow fewer."""
 
 MIN_LONG_ROUNDS = 3
-"""Fewest rounds that choose once `CHOICE_SECONDS` have passed, if the best setting of each model is
-surely the fastest. In 1500 simulated choices with `clock.RUN_SPREAD` no setting was surely fastest
-that is 5 % slower."""
+"""Rounds that are enough after `CHOICE_SECONDS` if it is sure which setting of each model is
+fastest (docs/verification.md#why-runs-are-timed-so)."""
 
 CHOICE_PATIENCE = 3.0
-"""Seconds that the fewest rounds may take, if the share is less. One round that fitted into the
-share was not enough: under load it showed 1.4x for a level that is 1.3x slower."""
+"""Seconds that `MIN_ROUNDS` may take although the share of the budget is less: a single round may
+show the wrong setting (docs/verification.md#why-runs-are-timed-so)."""
 
 CHOICE_SECONDS = 0.6
-"""Once there are the fewest rounds, no further one begins after these seconds, or after the share
-if that is less. Five runs of some microseconds would choose at random. In 0.2 s one of two copies
-of a quantized net got a level that is 4 % slower."""
+"""After `MIN_ROUNDS`, no round begins later than this, or than the share of the budget if that is
+less. In 0.2 s two copies of a model got different settings
+(docs/verification.md#why-runs-are-timed-so)."""
 
 WORTH_SAYING = 1.1
-"""Least gain of a setting that is reported."""
+"""Least gain by a setting alone that a report mentions."""
 
 Models = tuple[Path, Path]
 """Original and rewritten."""
 
 Rounds = Sequence[Sequence[float]]
-"""Seconds by round and run."""
+"""Seconds, [round][run]."""
 
 
 @dataclass(frozen=True)
@@ -72,15 +70,15 @@ class Setting:
 
 
 def level_in(setting: str) -> Level:
-    """Return the level of a setting that a report shows."""
+    """Return the level of a setting as reports show it: "all, prefer_nhwc=1" has the level all."""
     return Level(setting.partition(",")[0])
 
 
 def settings_of(options: RuntimeOptions, level: Level | None = None) -> list[Setting]:
-    """Return the settings to choose from, the common one first.
+    """Return the settings to choose from; the first is the usual one.
 
     Args:
-        options: its options of the provider are fixed.
+        options: provider options that the caller chose have that value in all settings.
         level: the level of all settings; None for every level of the provider.
     """
     provider, fixed = traits_of(options.provider), options.provider_options
@@ -104,7 +102,7 @@ def open_at(
     profile: Path | None = None,
     optimized: Path | None = None,
 ) -> Session:
-    """Open a session as models are timed; `profile` and `optimized` go to `open_session`.
+    """Open a session for timing; `profile` and `optimized` are arguments of `open_session`.
 
     Raises:
         UnverifiedError: the model does not run.
@@ -115,13 +113,13 @@ def open_at(
 
 
 def run_of(session: Session, inputs: Sequence[Feeds]) -> Run:
-    """Return a call that runs a session once, on one input set after the other."""
+    """Return a function that runs a session once; input sets take turns by its argument."""
     calls = [session.bound(feeds) for feeds in inputs]
     return lambda count: calls[count % len(calls)]()
 
 
 def random_run(model: bytes | onnx.ModelProto, setting: Setting) -> Run:
-    """Return a call that runs a model of fixed sizes once on random inputs.
+    """Return a function that runs a model of fixed sizes once, on random inputs.
 
     Raises:
         UnverifiedError: the model does not run.
@@ -133,9 +131,10 @@ def random_run(model: bytes | onnx.ModelProto, setting: Setting) -> Run:
 
 @lru_cache(maxsize=1)
 def fixed_feeds(inputs: tuple[Port, ...]) -> Feeds:
-    """Draw inputs of fixed sizes; the forms of a layer share them, as a draw takes two runs' time.
+    """Draw random inputs of fixed sizes.
 
-    One set is kept, as a large layer's inputs may take gigabytes.
+    The last set is cached: a draw takes as long as two runs, and the forms of a layer have the same
+    inputs. Only one is, as the inputs of a large layer may take gigabytes.
     """
     shapes = {port.name: tuple(int(dim or 1) for dim in port.dims) for port in inputs}
     return random_feeds(inputs, 0, shapes)
@@ -143,15 +142,15 @@ def fixed_feeds(inputs: tuple[Port, ...]) -> Feeds:
 
 @dataclass(frozen=True)
 class SettingChoice:
-    """The setting that suits each model best.
+    """The best setting of each model, and what the runs that chose it show.
 
     Attributes:
-        settings: the best one of each model.
-        ratio_at_first_setting: original / rewritten with both at the first of all settings.
-        advice: a sentence on the gain of the original by its setting alone, "" where it is little.
+        settings: the best settings of the original and the rewritten model.
+        ratio_at_first_setting: original / rewritten with both at the usual setting.
+        advice: a sentence on the gain of the original by its setting alone; "" if that is small.
         run: seconds of a run at the best setting, the mean of both models.
         opening: seconds of opening a session.
-        is_open: True if these few runs leave open which model is faster.
+        is_open: True if these few runs do not show which model is faster.
     """
 
     settings: tuple[Setting, Setting]
@@ -164,13 +163,13 @@ class SettingChoice:
 
 @dataclass(frozen=True)
 class OpenModels:
-    """Models in open sessions, one at every setting.
+    """Models, each with an open session at every setting.
 
     Attributes:
-        files: model files; two equal files have one best setting.
+        files: model files; if both are the same file, they get the same best setting.
         options: provider and its options, threads and stored inputs are used.
-        settings: the settings, the common one first.
-        sessions: by model and setting.
+        settings: the settings; the first is the usual one.
+        sessions: [model][setting].
         opening: seconds of opening a session.
     """
 
@@ -201,7 +200,7 @@ class OpenModels:
     def setting_times(
         self, shapes: Shapes | None, seconds: float, kind: Distribution = Distribution.NORMAL
     ) -> SettingTimes:
-        """Time the models at every setting, all in turn, to choose.
+        """Time the models at every setting, all in turn.
 
         Args:
             shapes: of every random input; None searches them.
@@ -247,7 +246,7 @@ class SettingTimes:
 
     @cached_property
     def best(self) -> list[int]:
-        """Number of the fastest setting of each model."""
+        """Index of the fastest setting of each model."""
         best = [int(np.argmin(row)) for row in np.median(self.times, axis=0)]
         files = self.open_models.files
         return best[:1] * 2 if len(files) == 2 and files[0].samefile(files[1]) else best
@@ -270,7 +269,7 @@ class SettingTimes:
 
     @property
     def are_conclusive(self) -> bool:
-        """True if the fastest setting of each model surely is the fastest."""
+        """True if it is sure for each model that its fastest setting is the fastest."""
         return all(
             is_conclusively_faster(self.times[:, model, best], self.times[:, model, other])
             for model, best in enumerate(self.best)
@@ -280,7 +279,7 @@ class SettingTimes:
 
     @property
     def advice(self) -> str:
-        """A sentence on the gain of the first model by its setting alone, "" where it is little."""
+        """A sentence on the gain of the first model by its setting alone; "" if that is small."""
         settings, best = self.open_models.settings, self.best[0]
         medians = np.median(self.times[:, 0], axis=0)
         return advice_of(float(medians[0] / medians[best]), settings[best], settings[0])
@@ -329,15 +328,16 @@ def timed_rounds(
     *,
     is_warm: bool = False,
 ) -> Times:
-    """Run all in turn until it is enough, at least once and at most `MAX_ROUNDS` times.
+    """Run rounds until they are enough: at least one, at most `MAX_ROUNDS`.
 
     Args:
-        runs: what to run.
+        runs: the sides of a round.
         clock: measures a run.
-        is_enough: tells after each round by the seconds of all rounds, and by the seconds that have
-            passed, whether no further round is needed.
-        earlier: seconds of earlier rounds of the same runs, which count, so perhaps none follows.
-        is_warm: True if the runs need no warm-up, as they ran before.
+        is_enough: called after each round with the seconds of all rounds and the seconds since the
+            start; True ends the rounds.
+        earlier: seconds of earlier rounds of the same runs. They count as rounds, so that perhaps
+            no other is run.
+        is_warm: True if the runs need no warm-up.
 
     Returns:
         Seconds [round, run].
@@ -355,7 +355,7 @@ def timed_rounds(
 
 
 def advice_of(gain: float, best: Setting, common: Setting) -> str:
-    """Return a sentence on the gain of the original by its setting alone, "" if it is little."""
+    """Return a sentence on the gain of the original by its setting alone; "" if it is small."""
     if gain < WORTH_SAYING:
         return ""
     return f"the original alone is {gain:.1f}x as fast at level {best} as at level {common}"

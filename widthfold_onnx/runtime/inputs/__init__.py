@@ -1,1 +1,1 @@
-"""Make or read the inputs of a model: stored sets, random sets, and their sizes."""
+"""Read stored inputs of a model, draw random ones, and find sizes and values for them."""

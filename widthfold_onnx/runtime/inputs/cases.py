@@ -1,7 +1,8 @@
-"""Find the inputs that choose between parts of a model, and values that choose each part.
+"""Find control inputs, which choose between parts of a model, and values that choose each part.
 
-Rates, modes and thresholds are no signals: a random rate reaches a branch that nobody uses. Their
-values are taken from the constants that the graph compares them with.
+Control inputs are rates, modes or thresholds. A random rate would reach a branch that nobody uses,
+so values are taken from the constants that the graph compares the input with: where a model tests
+`sr == 16000`, they are 16000 and 8000.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from widthfold_onnx.text import printable, value_text
 R = TypeVar("R", bound=RuntimeOptions)
 
 MAX_SMALL = 4
-"""Inputs of at most so many elements are small: they may be limits, rates or switches."""
+"""Most elements of an input that may be a control input."""
 
 MAX_CASES = 8
-"""Most combinations of values; beyond that each value is in one of them."""
+"""Most combinations of all values; if there are more, each value is in just one combination."""
 
 MAX_CONSTANT = 4096
 """Most elements of a constant that is read."""
@@ -49,8 +50,8 @@ SAME = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueez
 """Operators that return the elements of their first operand."""
 
 ORDERED = {"Less": (-1, 0), "LessOrEqual": (0, 1), "Greater": (1, 0), "GreaterOrEqual": (0, -1)}
-"""By comparison the steps from the constant to a value of the left operand with which it holds, and
-to one with which it fails."""
+"""Comparison -> steps from the constant to a left operand for which it holds, and to one for which
+it fails: x < 5 holds one step below 5, and fails at 5."""
 
 MIRRORED = {
     "Less": "Greater",
@@ -61,14 +62,14 @@ MIRRORED = {
 
 
 def cases(model: onnx.ModelProto, chosen: Values) -> tuple[Values, ...]:
-    """Return combinations of values of the inputs that choose between parts of a model.
+    """Return combinations of values of the control inputs of a model.
 
     Returns:
-        At least one combination. The first has the value with which the first comparison of each
-        input holds; models are timed with it.
+        At least one combination. In the first, with which models are timed, the first comparison of
+        each input holds.
 
     Raises:
-        UsageError: a chosen value for an input that is not there, or that it does not hold.
+        UsageError: a chosen value for an input that does not exist or cannot hold it.
     """
     ports = {value.name: value for value in required_inputs(model)}
     for name, elements in chosen.items():
@@ -91,7 +92,7 @@ def cases(model: onnx.ModelProto, chosen: Values) -> tuple[Values, ...]:
 
 
 def for_model(options: R, model: onnx.ModelProto) -> R:
-    """Return the options with what a model's graph says of its inputs: cases, indices, extents.
+    """Return the options with the cases, index limits and extents that follow from a graph.
 
     Raises:
         UsageError: as `cases`.
@@ -105,10 +106,10 @@ def for_model(options: R, model: onnx.ModelProto) -> R:
 
 
 def _check(value: onnx.ValueInfoProto, elements: tuple[float, ...]) -> None:
-    """Check that an input may have a value.
+    """Check that an input can hold a value.
 
     Raises:
-        UsageError: it may not.
+        UsageError: it cannot.
     """
     size, kind = _size(value), value.type.tensor_type.elem_type
     label = f"--value gives {printable(value.name)}"
@@ -143,7 +144,7 @@ class _Reader:
     """Reads what the nodes of a graph do with small inputs.
 
     Attributes:
-        compared: by input values with which comparisons hold, and values with which they fail.
+        compared: by input: values for which comparisons hold, and values for which they fail.
     """
 
     def __init__(self, small: set[str]) -> None:
@@ -197,7 +198,7 @@ class _Reader:
                 self._compared(second, MIRRORED.get(op, op), bound)
 
     def _compared(self, name: str, op: str, constant: Array) -> None:
-        """Add the values of an input that stands on the left of a comparison with a constant."""
+        """Add values of an input that is the left operand of a comparison with a constant."""
         elements = [float(element) for element in np.unique(constant) if np.isfinite(element)]
         if not elements:
             return
@@ -213,7 +214,8 @@ class _Reader:
         step = abs(holding) / 2 or 1.0
         if constant.dtype.kind != "f":
             step = float(math.ceil(step))
-        # A constant of many elements makes a mask, which hides all if the comparison fails.
+        # Compared with many elements, the result is a mask; failing everywhere, it would hide all
+        # data.
         failing = [holding + fails * step] if len(elements) == 1 else []
         self._add(name, [holding + holds * step], failing)
 

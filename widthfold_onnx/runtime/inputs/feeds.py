@@ -1,6 +1,6 @@
 """Define a set of inputs, and draw random inputs of every element type.
 
-Floats are of several distributions: each shows faults that the others hide.
+Floats come from several distributions, because each shows faults that the others hide.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ NARROW_DEVIATION = 1e-3
 """Standard deviation of nearly constant values, relative to their mean."""
 
 DECADES = (-6.0, 4.0)
-"""Powers of ten between which magnitudes lie: some are beyond limits such as 1,000."""
+"""Range of log10 of magnitudes; some exceed limits in models, such as a Clip at 1,000."""
 
 HALF_DECADES = (-6.0, 2.0)
-"""The same for float16, which holds no large sums of more."""
-
+"""The same for float16, where sums of larger numbers would overflow."""
 
 FEW = (256, 1024)
-"""Ends of the numbers of an input of a few integers that are data, such as a time step: they leave
-a byte, and a Sin of more is the rounding of its operand."""
+"""Range, end excluded, of an input of a few integers that are data, such as a time step: too large
+for a byte, but small enough that a Sin of them is more than the rounding of its operand."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +40,10 @@ class InputSet:
     """One set of inputs.
 
     Attributes:
-        label: its name in messages: a file or folder name, escaped, or "seed 0, normal".
+        label: its name in messages: an escaped file or folder name, or e.g. "seed 0, normal".
         feeds: array by input name.
-        expected: outputs in graph order, () where none are stored.
-        random: True if it is random, not stored.
+        expected: stored outputs in the order of the graph; () if there are none.
+        random: True if it was drawn, False if it was stored.
     """
 
     label: str
@@ -54,7 +53,11 @@ class InputSet:
 
 
 def with_small_integers(item: InputSet) -> InputSet:
-    """Return a set whose integers are 0 and 1, as indices may be; the set itself if they are."""
+    """Reduce the integers of a set to 0 and 1, which are valid indices nearly everywhere.
+
+    Returns:
+        A new set, or the set itself if its integers are 0 and 1 already.
+    """
     integers = {name: x for name, x in item.feeds.items() if x.dtype.kind in "iu"}
     if all(np.isin(x, (0, 1)).all() for x in integers.values()):
         return item
@@ -63,13 +66,16 @@ def with_small_integers(item: InputSet) -> InputSet:
 
 
 class Distribution(StrEnum):
-    """A distribution of values, by the name that reports use.
+    """A distribution of values, by its name in reports; `draw_whole` has those of integers.
 
-    NORMAL has both signs and hardly a zero; UNIFORM never averages out; BYTES are unscaled
-    pixels; CONSTANT cancels in every difference; RANGE buries small values under large.
-    `draw_whole` says what they are of whole numbers.
-    SMOOTH is for times alone: NORMAL with neighbours alike, whose amplitudes fall as 1 / frequency,
-    as amplitudes of photographs do (Field, 1987).
+    Attributes:
+        NORMAL: both signs, and hardly a zero.
+        UNIFORM: from 0 to 1, so that sums do not average out.
+        BYTES: whole numbers from 0 to 255, as unscaled pixels are.
+        CONSTANT: nearly constant, so that differences cancel.
+        RANGE: magnitudes over many decades, so that large values bury small ones.
+        SMOOTH: NORMAL whose neighbours are alike: amplitudes fall as 1 / frequency, as those of
+            photographs do (Field, 1987). Only for timing.
     """
 
     NORMAL = "normal"
@@ -81,7 +87,7 @@ class Distribution(StrEnum):
 
 
 def distribution_of(seed: int) -> Distribution:
-    """Return the distribution of a seed; five seeds in a row cover all but SMOOTH."""
+    """Return the distribution of a seed; any five seeds in a row cover all but SMOOTH."""
     kinds = [kind for kind in Distribution if kind is not Distribution.SMOOTH]
     return kinds[seed % len(kinds)]
 
@@ -92,7 +98,7 @@ def draw(
     shape: tuple[int, ...],
     decades: tuple[float, float] = HALF_DECADES,
 ) -> Array:
-    """Draw float64 values of a distribution; with the default `decades` float16 holds them."""
+    """Draw float64 values of a distribution; with the default `decades` they fit float16."""
     match kind:
         case Distribution.NORMAL:
             values = generator.standard_normal(shape)
@@ -116,11 +122,12 @@ def draw(
 def draw_whole(
     kind: Distribution, generator: np.random.Generator, shape: tuple[int, ...], dtype: str
 ) -> Array:
-    """Draw whole numbers of a type that are data: samples, pixels, counts.
+    """Draw integers that are data, not indices: samples, pixels, counts.
 
-    UNIFORM has the whole range of the type, with its ends; RANGE has as many numbers of each
-    binary magnitude, of both signs; CONSTANT is near a level that is small for the type. NORMAL,
-    with which models are timed, is 0 and 1. NORMAL and BYTES of 8 bits have the whole range, too.
+    UNIFORM covers the range of the type, both ends included. RANGE covers it with magnitudes that
+    are uniform in log2, of both signs. CONSTANT is within 2 of a level that is small for the type.
+    BYTES are 0 to 255. NORMAL, with which models are timed, is 0 and 1. In types of 8 bits BYTES
+    and NORMAL cover the range, too.
     """
     low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
     bits = high.bit_length()
@@ -144,10 +151,9 @@ def draw_whole(
 
 
 def _smooth(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Draw noise with amplitudes scaled by 1 / frequency, to a mean of 0 and a variance of 1.
+    """Draw noise with amplitudes scaled by 1 / frequency, with mean 0 and variance 1.
 
-    It is cut from extents that a fast Fourier transform takes: a prime one of 16 million elements
-    needed 17 s and 2.9 GB.
+    It is cut from a slightly larger array: a Fourier transform of prime extents is slow.
     """
     if math.prod(shape) < 2:
         return generator.standard_normal(shape)
@@ -173,21 +179,21 @@ def random_feeds(
 ) -> dict[str, Array]:
     """Return one array per input, the same for the same (seed, input name, kind).
 
-    Floats are of that kind, by default normal: zeros would time faster and hide faults. Integers
-    are data (`draw_whole`), or indices and sizes below the limit of the port. Normal indices are 0
-    or 1, which are valid wherever two exist. At most `MAX_SMALL` integers are often rates or
-    switches: they are 0 or 1, and in two sets of hundreds of both signs.
-
-    An input that has a value gets that.
+    - An input with a value gets that value.
+    - Floats have the distribution `kind`. Zeros would be faster and hide faults.
+    - Integers are data (`draw_whole`), or indices and sizes below the limit of the port. NORMAL
+      indices are 0 or 1, which are valid in any table of two rows.
+    - At most `MAX_SMALL` integers that are data are often rates or switches: they are 0 or 1; for
+      UNIFORM in the range `FEW`, and for RANGE, in signed types, negative as far.
 
     Args:
         inputs: of the model; overridable initializers keep their own values.
         seed: of the set.
         shapes: the shape of every input, from `find_shapes`.
-        kind: how floats are distributed.
+        kind: distribution of the values.
 
     Raises:
-        UnverifiedError: an element type that cannot be made up.
+        UnverifiedError: no values can be drawn for an element type.
         UsageError: a value of another size than its input.
     """
     return {port.name: _random(port, seed, shapes[port.name], kind) for port in inputs}
@@ -225,7 +231,7 @@ def _random(port: Port, seed: int, shape: tuple[int, ...], kind: Distribution) -
 def _integers(
     port: Port, generator: np.random.Generator, shape: tuple[int, ...], kind: Distribution
 ) -> Array:
-    """Draw data, or indices; some are negative where the rows of a table are known."""
+    """Draw data (`draw_whole`, `_few`), or indices (`_rows`)."""
     if port.limit is None and (port.dtype.endswith("int8") or math.prod(shape) > MAX_SMALL):
         return draw_whole(kind, generator, shape, port.dtype)
     is_signed = not port.dtype.startswith("u")
@@ -237,7 +243,7 @@ def _integers(
 
 
 def _few(kind: Distribution, *, is_signed: bool) -> tuple[int, int]:
-    """Return the least of a few integers that are data, and a number above them."""
+    """Return the range, end excluded, of an input of a few integers that are data."""
     if kind is Distribution.UNIFORM:
         return FEW
     if kind is Distribution.RANGE and is_signed:
@@ -246,7 +252,10 @@ def _few(kind: Distribution, *, is_signed: bool) -> tuple[int, int]:
 
 
 def _rows(kind: Distribution, count: int, *, is_signed: bool) -> tuple[int, int]:
-    """Return the least index of a table with so many rows, and a number above all indices."""
+    """Return the range, end excluded, of indices into a table of `count` rows.
+
+    Negative ones are drawn for RANGE: -1 is the last row.
+    """
     if count <= UNKNOWN_ROWS or kind is Distribution.NORMAL:
         return 0, max(min(count, UNKNOWN_ROWS), 1)
     return -count if kind is Distribution.RANGE and is_signed else 0, count

@@ -1,6 +1,6 @@
 """Gather the input sets of a comparison and of timed runs: stored sets, and random sets.
 
-In timed runs enough sets take turns that none of them stays in a cache.
+In timed runs so many sets take turns that none of them stays in a cache.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from widthfold_onnx.runtime.session import Feeds, Session
 from widthfold_onnx.system import last_cache_bytes
 
 BATCHES = {2: 2, 3: 7}
-"""By seed: the batch of its set, where the model leaves that open; the others have batch 1."""
+"""Seed -> batch of its set, if the model leaves the batch open; sets of other seeds have batch
+1."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,9 @@ class InputSets:
 
     Attributes:
         sets: all of them; stored sets come first.
-        sizes: at which random sets were made and models may be timed, the primary ones first;
-            empty if there are none.
-        compared: the sizes among them that are compared, and the second one that is compared alone.
+        sizes: sizes for random sets and for timing, the primary one first; () if nothing is drawn.
+        compared: sizes at which outputs are compared: those that the caller demands, else the first
+            one found; then that of `second_compared_shapes`.
         remarks: what could not be covered, and sets that were left out, one line each.
     """
 
@@ -62,13 +63,13 @@ def input_sets(
     suits: Callable[[Shapes], bool],
     is_light: Callable[[Shapes], bool],
 ) -> InputSets:
-    """Return stored sets, then random ones.
+    """Return the sets to compare models on: stored ones, then random ones.
 
     Args:
         session: of the original, at any level.
         options: stored inputs, shapes and seeds.
-        suits: accepts shapes at which the model runs.
-        is_light: accepts much longer shapes.
+        suits: as in `find_shapes`.
+        is_light: as in `second_compared_shapes`.
 
     Raises:
         UsageError: stored inputs or shapes that do not fit the model.
@@ -96,17 +97,17 @@ def random_sets(
 ) -> InputSets:
     """Make random sets of several distributions, batches and sizes, one per seed.
 
-    They do not depend on how long the model runs, as its larger size to be timed does: a busy
-    machine compares on the same sets as an idle one.
+    They do not depend on how fast the model runs, so that a busy machine compares on the same sets
+    as an idle one. (The larger size for timing does depend on it.)
 
     Args:
         session: of the original, at any level.
         demanded: sizes that the caller demands.
-        count: how many; five cover all distributions, four all batches. There are at least two
-            sizes where one is open, and a set for each size that the caller demands. One more set
-            is made for each further combination of values.
-        suits: accepts shapes at which the model runs.
-        is_light: accepts much longer shapes.
+        count: least number of sets; five cover all distributions, four all batches. There are more
+            if the demanded sizes are more, or if a second size is compared. One more set is made
+            for each further case.
+        suits: as in `find_shapes`.
+        is_light: as in `second_compared_shapes`.
 
     Raises:
         UsageError: as `input_dimensions`.
@@ -116,7 +117,7 @@ def random_sets(
     sizes = find_sizes(session, demanded, suits, budget)
     compared = sizes[: len(demanded)]
     first = compared[0]
-    # They may be long, so one set is enough.
+    # One set: these shapes may be long.
     special = {1: second_compared_shapes(session, demanded[0], first, is_light)}
     count = max(count, len(compared), 1 if special[1] is None else 2)
     if input_dimensions(session.inputs, demanded[0]).batch_dims:
@@ -148,32 +149,27 @@ def random_sets(
 
 
 def _own_shapes(case: Session, demanded: Shapes, shapes: Shapes, budget: Budget) -> Shapes:
-    """Return the shapes at which a case runs: the usual ones, or its own.
+    """Return shapes at which a case runs: the given ones if possible, else demanded ones, else any.
 
-    A part of a model may take other sizes than the caller demands: then it is compared
-    at these.
+    A part of a model may accept other sizes than those that the caller demands.
     """
     for tried in (shapes, demanded, {}):
         with contextlib.suppress(UnverifiedError):
             return find_shapes(case, tried, budget=budget)
-    budget.seconds_left()  # the clock chooses nothing
+    budget.seconds_left()  # raises if the search only ran out of time
     return shapes
 
 
 INPUT_SETS = (4, 64)
-"""Fewest and most input sets that take turns; as many as together exceed the last cache."""
+"""Fewest and most input sets that take turns; between, as many as exceed the last cache
+together."""
 
 DRAWN_ELEMENTS = 1 << 20
-"""Most elements that are drawn for random sets, if the fewest sets have no more. All further sets
-are copies.
-
-Drawing takes 12 ns an element, a copy 1.5 ns (Xeon at 2.6 GHz). With copies 64 sets of 1.2 million
-elements took 0.2 s, all drawn 1.1 s. Small sets all differ, as a processor could learn the branches
-of short runs.
-"""
+"""Most elements that are drawn for random sets, beyond the fewest sets. All further sets are copies
+in other memory, which take an eighth of the time (docs/verification.md#why-runs-are-timed-so)."""
 
 GPU_CACHE = 64 << 20
-"""Bytes that no last cache of a GPU here holds: 40 MB on an A100, 50 on an H100, 60 on an H200."""
+"""Bytes that exceed the last cache of a GPU: 40 MB on an A100, 50 on an H100, 60 on an H200."""
 
 
 @dataclass(frozen=True)
@@ -182,16 +178,16 @@ class Rotation:
 
     Attributes:
         sets: all of them.
-        random: True if they are random, not stored.
+        random: True if they were drawn, False if they were stored.
     """
 
     sets: Sequence[Feeds]
     random: bool
 
     def shared(self, sessions: int) -> Sequence[Feeds]:
-        """Return the sets that each of several sessions takes.
+        """Return the sets for each of several sessions that take turns.
 
-        Each session has copies of its own, and all copies together need to exceed the cache.
+        Each session copies its sets, so all copies together exceed the cache with fewer sets.
         """
         if not self.random:
             return self.sets
@@ -230,7 +226,7 @@ def timed_inputs(
 
 
 def _random(session: Session, shapes: Shapes, kind: Distribution) -> list[Feeds]:
-    """Make random sets, which together exceed the last cache."""
+    """Draw so many sets that together they exceed the last cache."""
     first = random_feeds(session.inputs, 0, shapes, kind)
     elements = sum(array.size for array in first.values())
     drawn = max(INPUT_SETS[0], DRAWN_ELEMENTS // max(elements, 1))
@@ -240,9 +236,9 @@ def _random(session: Session, shapes: Shapes, kind: Distribution) -> list[Feeds]
 
 
 def _stored(session: Session, options: TimingOptions, shapes: Shapes | None) -> list[Feeds]:
-    """Return the stored sets of these shapes, with copies until they exceed the last cache.
+    """Return the stored sets of these shapes, and copies until they exceed the last cache.
 
-    Without shapes the shapes of the first set count.
+    None takes the shapes of the first stored set.
     """
     paths = map(Path, options.inputs)
     sets = [item.feeds for path in paths for item in stored_feeds(path, session.inputs)]

@@ -1,12 +1,12 @@
 """Find the dimensions that a model leaves open, and extents of them at which it runs.
 
-A model does not tell how long an audio input must be. So the original is run at one size after
-another until one works, small sizes first; a run at a wrong size fails early. A search is bounded
-in memory and in work: counted in elements, not in seconds, so that a busy machine finds the same
-sizes as an idle one. Where a clock ends a search, that is an error.
+A model does not say how long an audio input must be. So the original is run at one size after
+another until one works, small sizes first; a run at a wrong size fails early. Memory and work of a
+search are limited. Work is counted in elements, so that a busy machine finds the same sizes as an
+idle one; the time limit on top is an error, never a result.
 
-A child process runs `provider_and_sizes`, so this file imports nothing that only rewriting needs:
-that would take longer than most models take to run.
+A child process runs `provider_and_sizes`. So this file imports nothing that only rewriting needs,
+which takes longer to import than most models take to run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from widthfold_onnx.system import memory_at_most
 from widthfold_onnx.text import printable
 
 TRIED_EXTENTS = (64, 16, 256, 1, 20, 128, 160, 224, 320, 576, 640, 1024, 4096, 16384, 65536)
-"""Extents to try. 64 first: with 1, padded borders would be all there is to compare."""
+"""Extents to try. Not 1 first: then only padded borders would be compared."""
 
 SINGLE = (64, 16, 256)
 """Extents of all other dimensions while one dimension goes through `FINE`."""
@@ -38,44 +38,47 @@ FINE = (3, *range(8, 128, 4), *range(128, 512, 16), *range(512, 1025, 64), 257, 
 """Extents to try for one dimension at a time: numbers of bands, of channels, of mel filters."""
 
 MAX_TRIED_ELEMENTS = 1 << 22
-"""Largest input set that is tried without being asked for, in elements over all inputs."""
+"""Most elements over all inputs at a size that the caller did not demand."""
 
 SEARCH_WORK = 1 << 26
-"""Work of a search: elements of the inputs of all runs, and `TRY_WORK` for each run."""
+"""Limit of the work of a search: input elements of all runs, and `TRY_WORK` for each run."""
 
 TRY_WORK = 1 << 14
-"""Work of a run on top of its elements: mostly it fails at once, within milliseconds."""
+"""Work that a run counts beside its elements; most runs fail within milliseconds."""
 
 SEARCH_SECONDS = 600.0
 """Seconds after which a search for sizes is given up, with an error."""
 
 HINT_SECONDS = 5.0
-"""The same for sizes of a hint: there is no hint then, and the run that follows searches again."""
+"""The same for the sizes of a hint; then there is no hint, and the run that follows searches
+anew."""
 
 MEMORY = 1 << 30
-"""Bytes that a search for sizes may take beside what the process holds before."""
+"""Bytes that a search may allocate beside the memory that the process already has."""
 
 ENOUGH = 2000
-"""Inputs of so many elements are tried first: a single frame of audio shows and times little."""
+"""Sizes with at least so many elements are tried first: one frame of audio shows and times
+little."""
 
 MAX_COMPARED_ELEMENTS = 750_000
-"""Largest input set at the second size that is compared, where a longer one is tried first."""
+"""Most elements over all inputs at the second compared size, unless it is twice the first one."""
 
 GROWTHS = (8, 4, 2)
-"""Factors by which extents grow to be timed as a large size, too."""
+"""Factors from the first size to the larger one that is timed, too; they are tried in this
+order."""
 
 MAX_TIMED_ELEMENTS = 1 << 20
-"""Largest input set that is timed as a large size without being asked for."""
+"""Most elements over all inputs at a larger size for timing that the caller did not demand."""
 
 MAX_TIMED_SECONDS = 0.1
-"""Longest run at a large size that is not asked for: a trial takes at least sixty runs of both."""
+"""Longest run at such a size: a trial takes at least sixty runs of both models."""
 
 
 def input_dimensions(inputs: Sequence[Port], demanded: Shapes) -> Dimensions:
     """Return the dimensions of inputs; the caller may fix some.
 
     Args:
-        inputs: of the model; several elements of a value are the extent of an input of one axis.
+        inputs: of the model; a value of several elements fixes the extent of a 1-D input.
         demanded: whole shapes by input name, which the caller demands.
 
     Raises:
@@ -89,7 +92,7 @@ def input_dimensions(inputs: Sequence[Port], demanded: Shapes) -> Dimensions:
 
 
 def assumption_report(inputs: Sequence[Port], demanded: Sizes, sizes: Sizes) -> AssumedSizes | None:
-    """Describe the assumed sizes; None if nothing was.
+    """Describe the assumed sizes; None if none were.
 
     Args:
         inputs: of the model.
@@ -104,10 +107,10 @@ def assumption_report(inputs: Sequence[Port], demanded: Sizes, sizes: Sizes) -> 
 
 
 def batch_one_shapes(inputs: Sequence[Port], demanded: Shapes) -> Shapes:
-    """Return shapes at batch 1, for a model that is not run.
+    """Return shapes with batch 1, for a model that is not run.
 
     Raises:
-        UsageError: as `input_dimensions`, or another dimension than a batch is open.
+        UsageError: as `input_dimensions`, or a dimension other than the batch is open.
     """
     dims = input_dimensions(inputs, demanded)
     for name, input_dims in dims.by_input.items():
@@ -160,7 +163,7 @@ def runs_at(model: Path, cases: Sequence[Values], suggested: Sizes) -> Sizes:
 
 
 class Budget:
-    """The work that searches may do together, and the time at which they are given up.
+    """The work and the time that several searches share.
 
     Args:
         seconds: until they are given up; None takes `SEARCH_SECONDS`.
@@ -189,7 +192,7 @@ class Budget:
 
 
 def any_shapes(_: Shapes) -> bool:
-    """Accept shapes whatever they are."""
+    """Accept any shapes."""
     return True
 
 
@@ -201,8 +204,8 @@ def find_sizes(
 ) -> Sizes:
     """Return shapes of all inputs with which the model runs, for each assignment of the caller.
 
-    If the caller demands one assignment at most, and dimensions stay open, a larger size is
-    searched, too, or a smaller one where no larger one runs.
+    If there is one assignment, and it leaves dimensions open, a second size for timing follows: a
+    larger one, or a smaller one if no larger one runs.
 
     Args:
         session: of the original, at any level.
@@ -235,7 +238,8 @@ def find_shapes(
     Args:
         session: of the original, at any level.
         demanded: shapes that the caller demands.
-        suits: accepts shapes at which the model runs; if it accepts none, the first ones serve.
+        suits: decides whether shapes at which the model runs are good enough; if none are, the
+            first ones are returned.
         budget: of the search; None gives it its own.
         always_bounded: True if shapes that the caller demands in full have bounds, too.
 
@@ -272,9 +276,9 @@ def find_shapes(
 def second_timed_shapes(
     session: Session, demanded: Shapes, shapes: Shapes, budget: Budget
 ) -> Shapes | None:
-    """Return shapes much larger than those found, or smaller ones; None if none is open or runs.
+    """Return larger shapes for timing, else smaller ones; None if none are open or none run.
 
-    All dimensions besides the batch change together, or if that does not run, one dimension.
+    All open dimensions but the batch are scaled together; if that does not run, one of them is.
     """
     tries = _Tries(session, demanded, budget)
     dims, extents = tries.dims, tries.dims.extents(shapes)
@@ -301,17 +305,18 @@ def second_compared_shapes(
     shapes: Shapes,
     is_light: Callable[[Shapes], bool] = any_shapes,
 ) -> Shapes | None:
-    """Return shapes with other extents of the open dimensions, None if none is open or none runs.
+    """Return a second size for comparison; None if no dimension is open, or nothing else runs.
 
-    A rewrite that bakes one size in passes at that size, so a second one is compared as well: much
-    longer, odd before even (indivisible shows more), of batch 3 before 1; else twice as large. One
-    that takes one dimension for another passes where both are equal, so they differ if that runs.
+    A rewrite that hard-codes one size is right at that size. So the second size is up to 16 times
+    as long if the model runs so, else twice as large. Tried first are odd extents, as a factor does
+    not divide them, and batch 3. A rewrite that confuses two dimensions is right where they are
+    equal, so sizes with different extents come before equal ones.
 
     Args:
         session: of the original, at any level.
         demanded: sizes that the caller demands.
         shapes: the first ones that are compared.
-        is_light: accepts much longer shapes.
+        is_light: decides whether shapes that are much longer may be run.
     """
     tries = _Tries(session, demanded)
     dims, extents = tries.dims, tries.dims.extents(shapes)
@@ -336,14 +341,14 @@ def second_compared_shapes(
 
 
 def with_batch(session: Session, demanded: Shapes, shapes: Shapes, batch: int) -> Shapes | None:
-    """Return shapes with another batch, None if the model does not run so."""
+    """Return the shapes with another batch; None if the model does not run with it."""
     tries = _Tries(session, demanded)
     extents = tries.dims.extents(shapes)
     return tries.first([{**extents, **dict.fromkeys(tries.dims.batch_dims, batch)}])
 
 
 def _small_batch(dims: Dimensions) -> Iterator[dict[DimensionKey, int]]:
-    """Yield extents to try: batch 1 and the same extent elsewhere, then one of them long."""
+    """Yield extents to try, all with batch 1: one extent everywhere, or in one dimension."""
     unit_extents = dict.fromkeys(dims.open_dims, 1)
     positions = dims.besides(dims.batch_dims)
     for extent in TRIED_EXTENTS if dims.open_dims else (1,):
@@ -371,8 +376,8 @@ class _Tries:
 
     Attributes:
         dims: the open dimensions.
-        failure: message on the first try that did not run.
-        lacks_kernel: whether that try stopped for want of a kernel.
+        failure: message of the first try that failed.
+        lacks_kernel: True if that try failed for want of a kernel.
 
     Raises:
         UsageError: as `input_dimensions`.
@@ -409,13 +414,13 @@ class _Tries:
         Args:
             choices: extents of the open dimensions.
             least: fewest elements over all inputs.
-            most: most elements over all inputs; sizes that leave nothing open have no bounds.
-            seconds: longest run, for sizes that are timed and not compared.
-            may_run: accepts shapes that are tried.
-            suits: accepts shapes at which the model runs.
+            most: most elements over all inputs. If nothing is open, neither bound applies.
+            seconds: longest run, for sizes that are only timed.
+            may_run: decides whether shapes are tried.
+            suits: decides whether shapes at which the model runs are good enough.
 
         Raises:
-            GivenUpError: the time of the budget is over.
+            GivenUpError: the time of the budget is used up.
         """
         for choice in choices:
             shapes = self.dims.shapes(choice)

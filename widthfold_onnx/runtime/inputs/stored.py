@@ -1,7 +1,7 @@
 """Read inputs that the user stored: a ``test_data_set_*`` folder, an .npz or an .npy file.
 
-The files may be hostile: nothing is ever unpickled, and no more bytes are unpacked than
-`MAX_INPUT_BYTES`. An array whose header declares 8 TiB fails before its memory is touched.
+The files may be hostile: nothing is unpickled, and at most `MAX_INPUT_BYTES` are unpacked. An array
+whose header declares 8 TiB fails before its memory is touched.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FAULTS = (
     *(OSError, ValueError, EOFError, NotImplementedError, MemoryError),
     *(zipfile.BadZipFile, DecodeError),
 )
-"""What a file raises that cannot be read; what does not fit the model is a ValueError here."""
+"""Exceptions of reading a broken file; inputs that do not fit the model raise ValueError here."""
 
 
 def stored_feeds(path: Path, inputs: Sequence[Port]) -> list[InputSet]:
@@ -49,13 +49,13 @@ def stored_feeds(path: Path, inputs: Sequence[Port]) -> list[InputSet]:
     Raises:
         UsageError: missing, broken, too large, or not what the model takes.
     """
-    return [_read(place, inputs) for place in sorted(path.glob("test_data_set_*")) or [path]]
+    return [_read(item, inputs) for item in sorted(path.glob("test_data_set_*")) or [path]]
 
 
 def with_stored_sizes(
     options: SizedOptions, paths: Sequence[str], model: ModelProto
 ) -> SizedOptions:
-    """Return options with the sizes of stored inputs, where the caller names no others.
+    """Return options with the sizes of stored inputs, unless the caller demands sizes.
 
     Raises:
         UsageError: stored inputs that do not fit the model.
@@ -66,7 +66,7 @@ def with_stored_sizes(
 
 
 def stored_sizes(paths: Iterable[str], inputs: Sequence[Port]) -> Sizes:
-    """Return the sizes of stored inputs: the first ones, then the smallest and the largest.
+    """Return sizes of stored inputs: that of the first set, then the smallest and the largest.
 
     Raises:
         UsageError: as `stored_feeds`.
@@ -172,5 +172,5 @@ def _check(feeds: Mapping[str, Array], inputs: Sequence[Port]) -> None:
             raise ValueError(f"{printable(name)} has rank {rank}")
         for axis, (dim, size) in enumerate(zip(port.dims, array.shape, strict=bool(port.dims))):
             if isinstance(dim, int) and dim != size:
-                place = f"size {size} on axis {axis}; the model takes {dim}"
-                raise ValueError(f"{printable(name)} has {place}")
+                extent = f"size {size} on axis {axis}; the model takes {dim}"
+                raise ValueError(f"{printable(name)} has {extent}")
