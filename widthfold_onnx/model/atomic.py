@@ -30,7 +30,7 @@ def writing(path: Path) -> AbstractContextManager[None]:
 
 
 def reading(name: str) -> AbstractContextManager[None]:
-    """Turn an OSError raised inside into a UsageError that names the file, as user or model do."""
+    """Turn an OSError raised inside into a UsageError that calls the file `name`."""
     return _errors_named(f"read {quoted(name)}")
 
 
@@ -98,7 +98,7 @@ def check_own_target(
         kind: the key of `MARKS`.
 
     Raises:
-        UsageError: the path is no place for such a file.
+        UsageError: no such file may be written there.
     """
     check_target(path, protected)
     with writing(path):
@@ -144,7 +144,7 @@ def check_target(out: Path, protected: Sequence[Path]) -> None:
 
 
 def place(path: Path) -> Path:
-    """Return the path of a file without links to its folder, whether it is there or not."""
+    """Return the path of a file with the links to its folder resolved; it need not exist."""
     return path.parent.resolve() / path.name
 
 
@@ -189,7 +189,7 @@ class Temporary:
         """Rename the finished file to its target in one step, without a gap.
 
         Args:
-            target: the place, where it was not known before; in the same folder.
+            target: the final path, if it was not known before; in the same folder.
 
         Raises:
             UsageError: the file could not be renamed.

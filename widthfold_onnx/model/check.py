@@ -3,7 +3,8 @@
 The public checker of onnx leaves gaps: data of the wrong size, unknown opsets, duplicate names of
 nodes. It refuses some models that run: nodes in any order, outputs without a type or shape, graphs
 without a name, operators of com.microsoft without an import. It copies a whole model twice. So the
-rules are here, and the public checker runs on a light copy (`skeleton`) where these are repaired.
+rules are here, and the public checker runs on a small copy (`skeleton`), in which what runs anyway
+is put right.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def checked(model: onnx.ModelProto, folder: Path | None) -> onnx.ModelProto:
         The model; a copy with other names if a body hides names (`proto.hiding`).
 
     Raises:
-        InvalidModelError: the first defect found, in one line that names its place.
+        InvalidModelError: the first defect found, in one line that says where it is.
     """
     _check_header(model)
     check_inlining(model)
@@ -254,8 +255,8 @@ READ_TYPES = {
     "group": AttributeProto.INT,
     "Crop.scale": AttributeProto.INTS,
 }
-"""The types of attributes that are read of operators of the runtime, which onnx does not check.
-The operator is named where others have another type."""
+"""The types of attributes that are read here: onnx checks none of the runtime's own operators. An
+operator is named, as in `Crop.scale`, if that attribute has another type in others."""
 
 
 def _check_attributes(node: onnx.NodeProto, *, in_function: bool) -> None:
@@ -293,7 +294,7 @@ def _has_other_type(op_type: str, attribute: AttributeProto) -> bool:
 def _check_notes(
     holder: onnx.ModelProto | onnx.GraphProto | onnx.NodeProto | onnx.TensorProto,
 ) -> None:
-    """Check that doc string and metadata are valid UTF-8: others could not be written again."""
+    """Check that doc string and metadata are valid UTF-8, without which they cannot be written."""
     checked_text(holder.doc_string, "doc string")
     for entry in holder.metadata_props:
         checked_text(entry.key, "metadata key")

@@ -101,7 +101,7 @@ class Constants:
         return result
 
     def moved(self, constant: Constant, moves: Sequence[ir.Node]) -> Constant:
-        """Return a constant as the last of some moves returns it.
+        """Return a constant after some moves.
 
         Args:
             constant: what the first one reads.
@@ -113,7 +113,7 @@ class Constants:
         return replace(constant, tensor=ir.Tensor(array, name=constant.value.name))
 
     def moved_array(self, array: Array, moves: Sequence[ir.Node]) -> Array:
-        """Return an array as the last of some moves returns it; see `moved`."""
+        """Return an array after some moves, see `moved`."""
         for node in moves:
             if not is_default(node, "Identity"):
                 others = [self._known[v] if v is not None else None for v in node.inputs[1:]]
@@ -212,7 +212,7 @@ def drop_unused(
         constant: the constant behind a value.
 
     Yields:
-        The graph of each removal, just before it: the caller must go on to the end.
+        The graph of each removal, before it happens: the caller must run the iterator to its end.
     """
     stack = list(values)
     while stack:

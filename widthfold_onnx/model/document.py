@@ -128,11 +128,11 @@ class Document:
         return self._constants.read(constant)
 
     def moved(self, constant: Constant, moves: Sequence[Node]) -> Constant:
-        """Return a constant as moves of constants return it; see `model.constants`."""
+        """Return a constant after some moves; see `model.constants`."""
         return self._constants.moved(constant, moves)
 
     def moved_array(self, array: Array, moves: Sequence[Node]) -> Array:
-        """Return an array as moves of constants return it; see `model.constants`."""
+        """Return an array after some moves; see `model.constants`."""
         return self._constants.moved_array(array, moves)
 
     def fresh(self, base: str) -> str:
@@ -258,8 +258,8 @@ class Document:
     def drop_wrong_declarations(self) -> None:
         """Remove the declared extents of computed values that do not hold.
 
-        The runtime takes them for the extents of what a branch of an If returns. Those of outputs
-        stay, as callers may read them.
+        The runtime would take them for the extents of what a branch of an If returns. Declarations
+        of outputs stay, as callers may read them.
         """
         wrong: dict[str, set[str]] = {}
         for item in self.shapes.wrong_declarations:

@@ -1,9 +1,9 @@
 """Take a model in the form of its owner, and give another one back in the same form.
 
 The forms are a file, a ModelProto, a Model of onnx_ir and a Graph of onnx-graphsurgeon. No other
-module imports onnx-graphsurgeon. That library itself drops metadata, documentation and more when it
-exports a graph, independent of the fold. So a folded graph of that library carries no sign of its
-folds, and is folded like any other.
+module imports onnx-graphsurgeon. That library drops metadata, documentation and more whenever it
+exports a graph. So a Graph that was folded carries no record of its folds, and is folded like any
+other.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ class ModelHandle:
     """A model in the form in which its owner holds it.
 
     Attributes:
-        reader: returns the model as a checked message, with the folder of its external data. It is
-            not run.
-        give: converts a model to the owner's form; `proto` itself becomes the owner's object.
+        reader: returns the model as a checked message, with the folder of its external data; it is
+            called at the first use of `model`.
+        give: converts a message to the owner's form; the message of `model` itself becomes the
+            owner's object, if the model was no file.
         path: its file; None for a model in memory.
     """
 
@@ -41,7 +42,7 @@ class ModelHandle:
 
     @cached_property
     def model(self) -> Model:
-        """The model as a message, read on first use; it stays as it is."""
+        """The model as a message, read on first use; it is never changed."""
         return self.reader()
 
 

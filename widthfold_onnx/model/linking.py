@@ -136,7 +136,7 @@ class NodeName(NamedTuple):
 
 
 def names_of(scopes: Sequence[Scope]) -> set[str]:
-    """Return the names of all values and nodes; `named_by_training` returns names of training."""
+    """Return the names of all values and nodes, but for training (`named_by_training`)."""
     names = {value.name or "" for scope in scopes for value in values_of(scope.graph)}
     names |= {node.name or "" for scope in scopes for node in scope.graph}
     return names | {v.name for s in scopes if s.proto for v in s.proto.value_info}
@@ -149,7 +149,7 @@ def shown_name(node: ir.Node, output: str | None = None) -> str:
 
 
 def named_by_training(proto: onnx.ModelProto) -> Iterator[str]:
-    """Yield names that training reads, sets or declares: all graphs together are one name space."""
+    """Yield the names that training reads, sets or declares; they share the model's name space."""
     for training in proto.training_info:
         for binding in (*training.initialization_binding, *training.update_binding):
             yield from (binding.key, binding.value)

@@ -29,7 +29,7 @@ MAX_FILE_BYTES = 2**31 - 1
 
 @dataclass(frozen=True)
 class Model:
-    """A model that passed all checks; it stays as it is.
+    """A model that passed all checks; it is never changed.
 
     Attributes:
         proto: the model; external data are still in their files.
@@ -55,8 +55,8 @@ class LoadedModel(Model):
 
     Attributes:
         path: the file.
-        digest: of the bytes of the file, and of what the system says of each file of external data
-            (`_state`).
+        digest: of the bytes of the file, and of the size, times and identity of each file of
+            external data (`_state`).
     """
 
     folder: Path
@@ -142,10 +142,10 @@ def _digest(data: bytes, proto: onnx.ModelProto, folder: Path) -> str:
 
 
 def _state(path: Path) -> tuple[int, ...]:
-    """Return what the system says of a file that another write or another file would change.
+    """Return what the system says of a file that differs if it was written to or replaced.
 
     No program can set the time of the last change of a file (`st_ctime_ns`; on Windows it is that
-    of its creation). To read gigabytes would take longer than to run small models.
+    of its creation). The content is not read: gigabytes would take longer than a small model runs.
     """
     status = path.stat()
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino
@@ -231,7 +231,7 @@ _OTHER_FORMATS = (
 They are looked for in files that are no protobuf: a producer may be named ORTM, too.
 """
 
-# Only the type of a long value is visited: it may have many dims.
+# A shorter value is not visited: its type cannot have many dims.
 _LONG_VALUE = 4096
 
 

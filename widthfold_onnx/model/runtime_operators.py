@@ -13,7 +13,7 @@ from functools import cache
 def may_be_run(op_type: str, opset: int) -> bool:
     """Check whether the runtime has an operator at a version of the default operator set.
 
-    Any operator may be one of it where the runtime is not installed.
+    True for any operator where the runtime is not installed.
     """
     versions = _versions()
     if versions is None:
@@ -24,7 +24,7 @@ def may_be_run(op_type: str, opset: int) -> bool:
 
 @cache
 def _versions() -> Mapping[str, Sequence[tuple[int, bool]]] | None:
-    """Return since when an operator has each of its definitions, and whether that one removes it.
+    """Return each definition of an operator: since which operator set, and whether deprecated.
 
     None if there is no runtime that could tell.
     """

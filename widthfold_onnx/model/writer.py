@@ -183,8 +183,8 @@ def written(
     """Write a model to a temporary file, and its external data into one file beside `out`.
 
     The data go into ``<out name>.<16 hex digits of their SHA-256>.data``, so that the old model at
-    `out` keeps its data. Unless the block publishes the file, or if anything fails, an interrupt
-    included, `out` is not changed, and only files made here are removed.
+    `out` keeps its data. If the block does not publish the file, also because anything failed or
+    was interrupted, `out` is not changed, and the files made here, no others, are removed.
 
     Args:
         proto: the model; its external tensors are made to refer to the new file, also where a
@@ -198,7 +198,7 @@ def written(
         The temporary file.
 
     Raises:
-        UsageError: `out` is no place for a file, the disk is full or read-only, or the model
+        UsageError: no file may be written at `out`, the disk is full or read-only, or the model
             without its external data is larger than a protobuf can be.
         InvalidModelError: external data changed since the model was loaded.
     """
@@ -206,7 +206,7 @@ def written(
     check_target(out, [*protected, *sidecar.sources()])
     with temporary(out) as model, _removing_unless(model.is_published) as new_paths:
         if sidecar:
-            _place_sidecar(sidecar, out, new_paths)
+            _publish_sidecar(sidecar, out, new_paths)
         with writing(out):
             model.write(_serialize(proto, out))
             model.finish()
@@ -216,7 +216,7 @@ def written(
 def write_scratch(proto: onnx.ModelProto, out: Path, *, externalize: Collection[str] = ()) -> None:
     """Write a new model that is removed soon, beside the external data that it refers to.
 
-    Neither is that data copied, nor is anything flushed to the disk.
+    Those data are not copied, and nothing is flushed to the disk.
 
     Args:
         proto: the model; the tensors of `externalize` are made to refer to the new data.
@@ -260,7 +260,7 @@ def copy_model(path: Path, out: Path, *, proto: onnx.ModelProto) -> None:
         proto: the loaded model, which names the files.
 
     Raises:
-        UsageError: `out` is no place for a file, a file of external data exists with other
+        UsageError: no file may be written at `out`, a file of external data exists with other
             content, or the disk is full or read-only.
         InvalidModelError: external data changed since the model was loaded.
     """
@@ -335,7 +335,7 @@ def _serialize(proto: onnx.ModelProto, out: Path) -> bytes:
     return data
 
 
-def _place_sidecar(sidecar: Sidecar, out: Path, new_paths: list[Path]) -> None:
+def _publish_sidecar(sidecar: Sidecar, out: Path, new_paths: list[Path]) -> None:
     with temporary(out.with_name(f"{out.name}.data")) as data:
         sidecar.fill(data)
         path = sidecar.path_for(out)

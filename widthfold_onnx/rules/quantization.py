@@ -57,7 +57,7 @@ def dequantizer(value: Value | None) -> Node | None:
 
 
 def dequantizer_before_moves(value: Value | None) -> Node | None:
-    """Return the DequantizeLinear that made a value, with only moves and selections in between.
+    """Return the DequantizeLinear of a value, with only moves and selections in between.
 
     None behind a Dropout, which may drop elements where it trains. None behind a MaxPool with
     ceil_mode: a window may lie in its padding, and hold no element of the data.
@@ -68,7 +68,10 @@ def dequantizer_before_moves(value: Value | None) -> Node | None:
 
 
 def before_moves(value: Value | None) -> tuple[Value | None, Sequence[Node]]:
-    """Return the value whose elements a value holds, moved or selected, and the nodes between."""
+    """Follow a value back through moves and selections: return the value before, and the nodes.
+
+    The last node comes first.
+    """
     nodes: list[Node] = []
     while value is not None and (node := value.producer()) is not None:
         if value is not node.outputs[0] or not is_default(node, *SELECTING, *REMOVED):
@@ -90,10 +93,10 @@ def runtime_moves_dequantizer(value: Value | None) -> bool:
 
 
 def is_finite(document: Document, node: Node, value: Value | None) -> bool:
-    """Check whether a value was dequantized from integers that never become Inf or NaN.
+    """Check whether a value that a node reads is dequantized, and never Inf or NaN.
 
-    A node reads the value. Its scale is constant, and stays finite when multiplied by 2**bits: more
-    than any difference of an integer and a zero point.
+    That is so if its scale is constant, and scale * 2**bits is finite: no integer is farther than
+    2**bits from its zero point.
     """
     maker = dequantizer_before_moves(value)
     if maker is None:
@@ -116,9 +119,9 @@ def exact_dequantizer(document: Document, value: Value | None) -> Node | None:
 
 
 def dequantizer_problem(document: Document, value: Value | None) -> Refusal | None:
-    """Refuse a value that quantizing again changes; None also without a `dequantizer_before_moves`.
+    """Refuse a dequantized value that changes if it is quantized again; None for other values.
 
-    Its scale and zero point must each be one constant, and give back every number.
+    Its scale and zero point must be single constants that give back every integer.
     """
     maker = dequantizer_before_moves(value)
     if maker is None:
@@ -146,9 +149,9 @@ def quantized_refusal(reason: str) -> Refusal:
 
 
 def element_type(document: Document, node: Node, *values: Value | None) -> str | Refusal:
-    """Return the element type of integers that a node reads: the first that is known.
+    """Return the first known element type of values that a node reads.
 
-    Data and zero point have one type; the type of the zero point may be known alone.
+    The values are data and zero point, which have the same type; only one may be known.
     """
     for value in values:
         kind = 0 if value is None else document.element_type(graph_of(node), value.name or "")
@@ -214,7 +217,7 @@ def read_parameter(
         index: index of the input.
         dequantized: read the integers before a DequantizeLinear, if there is one.
 
-    DequantizeLinear and moves commute: integers that are moved behind it are moved before it here.
+    DequantizeLinear and moves commute: moves behind it are applied to the integers before it.
     """
     value = input_of(node, index)
     if value is None:
@@ -242,7 +245,7 @@ def read_parameter(
 def _moved_axis(
     document: Document, shape: tuple[int, ...], axis: int, moves: Sequence[Node]
 ) -> int | None:
-    """Return the axis that counts, behind moves, what an axis counts before; None if none does."""
+    """Return what an axis has become after moves; None if no axis has the same positions."""
     indices = np.arange(shape[axis], dtype=np.int32)
     before = np.broadcast_to(_along(indices, axis, len(shape)), shape)
     after = document.moved_array(before, moves)
@@ -278,9 +281,9 @@ class Quantization:
         dtype: ONNX name of the element type of the integers that the data is.
         zero: zero point of the data; None where it is left out, which means 0.
         extends: whether the operator set has a Pad for the data, which may be integers.
-        cuts: whether a runtime still computes in integers with a Slice behind the node: if the
-            data is dequantized, a QuantizeLinear must follow directly (a Relu between keeps
-            floats).
+        cuts: whether the runtime still computes in integers if a Slice cuts the result. If the
+            data is dequantized, a QuantizeLinear must follow directly: even a Relu between them
+            keeps the node in floats.
     """
 
     dequantized: bool
@@ -350,9 +353,9 @@ def read_scales(
         weight: extents of the stored weight.
 
     Returns:
-        The inputs with one number per output channel, and the weight's zero point, by index; a
-        refusal if that zero point is computed, so that structural zeros have no value, or an input
-        differs between positions, or is computed per channel.
+        The inputs with one number per output channel, and the weight's zero point, by index. A
+        refusal if that zero point is computed, as structural zeros have no value then; also if an
+        input differs between positions, or is computed and per channel.
     """
     inputs = operator.inputs
     axis = operator.out_axis(node, len(weight))

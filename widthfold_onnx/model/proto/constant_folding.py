@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 CACHED_EVALUATORS = 1024
 
 QUANTIZING_OPSET = 21
-"""Operator set since which the reference implementation has DequantizeLinear and QuantizeLinear. In
-older operator sets they have fewer attributes and types, and return the same."""
+"""First operator set in which the reference implementation has DequantizeLinear and QuantizeLinear.
+Nodes of older ones are run in it: they have fewer attributes and types, and return the same."""
 
 
 def run_reference(
@@ -190,7 +190,8 @@ def _objection(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> str:
         to = onnx.TensorProto.DataType.Name(attributes.get("to", 0))
         is_known = kind in (*_INTEGERS, *_FLOATS) and to in (*_INTEGERS, *_FLOATS)
         is_known = is_known and has_arrays(attributes["to"])
-        # Results out of range are undefined, and the runtime rounds twice, by way of float.
+        # Floats out of the range of integers are undefined. From double to float16 the runtime
+        # rounds twice, by way of float.
         is_inexact = (kind in _FLOATS and to in _INTEGERS) or (kind, to) == ("DOUBLE", "FLOAT16")
         return f"from {kind} to {to}" if is_inexact or not is_known else ""
     if node.op_type in PLAIN_MOVES:

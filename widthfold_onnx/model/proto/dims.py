@@ -56,7 +56,7 @@ class Dimensions:
         return cls({name: shapes.get(name, dims) for name, dims in sized.by_input.items()})
 
     def fixed(self, extents: Mapping[DimensionKey, int]) -> Self:
-        """Return the dimensions with these extents in the place of open ones."""
+        """Return the dimensions with these extents instead of open ones."""
         return type(self)(
             {
                 name: [dim if isinstance(dim, int) else extents.get(dim, dim) for dim in dims]
@@ -120,14 +120,14 @@ _WAYS: tuple[Callable[[int], Iterable[int]], ...] = (
     lambda n: chain((n >> power for power in range(n.bit_length())), count(2 * n, max(n, 1))),
     lambda n: count(n, max(n, 1)),
 )
-"""For an extent the extents that take its place, the first that no other dimension has."""
+"""Three ways to change an extent: each lists candidates, of which the first free one is taken."""
 
 
 def apart(extents: Mapping[DimensionKey, int]) -> list[dict[DimensionKey, int]]:
-    """Return extents that differ in all dimensions, in three ways, as a model may not take each.
+    """Return three sets of extents, in each of which all dimensions differ.
 
-    A model that takes one dimension for another is right where both are equal. They differ by 1, or
-    by a power of two, or one is a multiple of the other.
+    A model that mistakes one dimension for another is right only where both are equal. Equal
+    extents become different by 1, by halving, or as multiples: a model may not accept each set.
 
     >>> apart({"h": 64, "w": 64})
     [{'h': 64, 'w': 65}, {'h': 64, 'w': 32}, {'h': 64, 'w': 128}]
@@ -142,7 +142,7 @@ def apart(extents: Mapping[DimensionKey, int]) -> list[dict[DimensionKey, int]]:
 
 
 def probe_extents(dims: Iterable[DimensionKey]) -> dict[DimensionKey, int]:
-    """Return extents for inference, which runs nothing: few sums and products of them meet.
+    """Return extents to infer with, which runs nothing; few of their sums and products are equal.
 
     >>> probe_extents(["h", "w"])
     {'h': 1009, 'w': 2022}
@@ -175,7 +175,7 @@ def dims_of_type(kind: onnx.TypeProto) -> Dims | None:
 
 
 def declare(inputs: Iterable[onnx.ValueInfoProto], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Declare sizes in the place of the open extents of inputs, by the names of the inputs."""
+    """Declare sizes instead of the open extents of inputs, by the names of the inputs."""
     for value in inputs:
         tensor = value.type.tensor_type
         dims = dims_of(value)

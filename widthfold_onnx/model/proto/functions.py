@@ -27,7 +27,7 @@ MAX_ADDED_NODES = 100_000
 
 MAX_INLINED_BYTES = 1 << 30
 """Most bytes that inlining before a rewrite may add to a model, and that the model may have before
-it is inlined; a message holds twice that."""
+it: a protobuf message can hold both together."""
 
 FunctionKey = tuple[str, str, str]
 """Domain, name and overload, by which a node names the function that it calls."""

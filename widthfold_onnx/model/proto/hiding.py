@@ -1,7 +1,7 @@
-"""Give values of bodies names of their own where they hide values of an outer graph.
+"""Rename values of bodies that hide values of an outer graph.
 
-A body of If, Loop or Scan may declare an input or an initializer by a name that a graph around it
-has, too; onnx and ONNX Runtime take it. Once renamed, a name alone tells which value is meant.
+A body of If, Loop or Scan may give an input or an initializer the name of a value of a graph around
+it; onnx and ONNX Runtime accept that. After the renaming a name alone tells which value is meant.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def with_own_names(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _hiding_bodies(model: onnx.ModelProto) -> Iterator[tuple[onnx.GraphProto, list[str]]]:
-    """Yield each body that hides names, and these; outer bodies first, which may be renamed."""
+    """Yield each body that hides names, with these; outer ones first, as they may be renamed."""
     yield from _hiding_in(model.graph.node, ({*_declared(model.graph), *_written(model.graph)},))
     for function in model.functions:
         yield from _hiding_in(function.node, ({*function.input, *_written(function)},))

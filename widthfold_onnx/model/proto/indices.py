@@ -1,7 +1,7 @@
-"""Find inputs whose whole numbers are indices, counts or sizes; those of all others are data.
+"""Find the inputs of whole numbers that are indices, counts or sizes; all others are data.
 
-An index out of range stops a model, a large size takes all memory, and a Loop may turn as often as
-a number says. Data may be any number.
+Random numbers may be fed only as data: an index out of range stops a model, a large size takes all
+memory, and a Loop runs as often as a number says.
 
     x - Cast - Conv      data: any number
     ids - Gather         indices: below the extent of the table
@@ -18,7 +18,7 @@ from widthfold_onnx.model.proto.functions import without_functions
 from widthfold_onnx.model.proto.walk import domain_name, operator_of, required_inputs, subgraphs
 
 UNKNOWN_ROWS = 2
-"""Indices below it, 0 and 1, are valid wherever two exist."""
+"""Limit where the indexed extent is not known: 0 and 1 are indices of any extent above 1."""
 
 INDICES: Mapping[tuple[str, str], Collection[int]] = {
     **{("", name): (0,) for name in ("BlackmanWindow", "HammingWindow", "HannWindow")},
@@ -62,9 +62,9 @@ INDICES: Mapping[tuple[str, str], Collection[int]] = {
     ("", "Upsample"): (1,),
     ("ai.onnx.ml", "ArrayFeatureExtractor"): (1,),
 }
-"""Operands that are indices, counts, sizes, axes or divisors, by operator of any version: a
-division of integers by 0 ends the process. All integers that an operator of another domain reads
-count as indices."""
+"""Positions of operands that are indices, counts, sizes, axes or divisors, by operator, for all its
+versions. Divisors, because a division of integers by 0 ends the process. All integers that an
+operator of another domain reads count as indices."""
 
 DOMAINS = ("", "ai.onnx.ml")
 
@@ -90,13 +90,13 @@ WHOLE = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 
 
 def index_limits(model: onnx.ModelProto) -> dict[str, int]:
-    """Return the inputs that are indices, counts or sizes, each with a number that is above them.
+    """Return the inputs that are indices, counts or sizes, with the limit that each stays below.
 
     It is the extent of the smallest constant table that the input indexes, else `UNKNOWN_ROWS`.
     """
     reader = _Reader({value.name for value in required_inputs(model)})
     graph, size = without_functions(model).graph, -1
-    while size != reader.size:  # nodes may stand in any order, and loops return to their begin
+    while size != reader.size:  # nodes may be in any order, and loops feed back their results
         size = reader.size
         reader.read(graph)
     return reader.limits
@@ -107,7 +107,7 @@ Inputs = dict[str, frozenset[str]]
 
 
 class _Reader:
-    """Reads where the elements of inputs go.
+    """Follows the elements of inputs through the nodes of a model.
 
     Attributes:
         limits: as `index_limits` returns them, of what was read so far.

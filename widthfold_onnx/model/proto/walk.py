@@ -1,7 +1,7 @@
 """Walk every graph, node and tensor of a model, and name its operators and inputs.
 
-A model may spell the default domain in two ways. Inputs are the values that a caller can give;
-before IR version 4 an initializer is none.
+The default domain has two spellings, "" and "ai.onnx". Inputs are the values that a caller can
+give, so that before IR version 4 an initializer is none, although graphs list it as one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 
 class HasOperator(Protocol):
-    """The domain and type that name the operator of a node, linked or as a message."""
+    """A node, linked or as a message: domain and type name its operator."""
 
     @property
     def op_type(self) -> str: ...  # noqa: D102 - as ONNX names it
@@ -125,7 +125,7 @@ def copy_of(message: M) -> M:
 
 
 def retain(items: MutableSequence[M], is_kept: Callable[[M], bool]) -> None:
-    """Keep some messages of a repeated field."""
+    """Remove the messages from a repeated field for which `is_kept` is false."""
     retained = [item for item in items if is_kept(item)]
     if len(retained) < len(items):
         del items[:]
@@ -192,12 +192,12 @@ def frozen(model: onnx.ModelProto, names: Collection[str] | None = None) -> onnx
     """Return a model in which initializers are no inputs: itself if none of them is one.
 
     ONNX Runtime treats a weight that is an input as data: it neither packs it nor fuses anything
-    with it. Below `OVERRIDABLE_SINCE` all initializers are inputs, and constants all the same: if
-    one is frozen, the model gets that version, and none is an input.
+    with it. Below `OVERRIDABLE_SINCE` all initializers are inputs, and constant all the same:
+    freezing one gives the model that version, and takes all of them out of the inputs.
 
     Args:
         model: the model; it is not changed.
-        names: of these initializers; None for all.
+        names: the initializers to freeze; None for all.
     """
     weights = weights_among_inputs(model)
     taken = weights if names is None else weights & set(names)

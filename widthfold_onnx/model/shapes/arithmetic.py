@@ -1,7 +1,7 @@
 """Compute numbers that follow from constants and extents, by onnx's reference implementation.
 
-Where elements only move, their places are moved instead, so an unknown element stays unknown. A
-computed element is known if all its operands are.
+An operator that only moves elements is run on their indices instead, so that unknown elements move
+along. A computed element is known if all its operands are.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOVED_INPUTS: Mapping[str, tuple[int, ...] | None] = {
     "ScatterND": (0, 2),
     "Where": (1, 2),
 }
-"""By operator the inputs whose elements are moved, None for all; other inputs give the places."""
+"""By operator the inputs whose elements are moved, None for all; other inputs say where to."""
 
 COMPUTED_ELEMENTWISE = frozenset(
     {
@@ -38,7 +38,7 @@ COMPUTED_ELEMENTWISE = frozenset(
         *("Sign", "Sqrt", "Sub", "Where", "Xor"),
     }
 )
-"""Operators that compute each element of the elements in its place, rounding once if at all."""
+"""Operators whose result at an index depends on the operands there, and is rounded at most once."""
 
 OF_INTEGERS = frozenset(
     {
@@ -58,7 +58,8 @@ BROADCAST_OPSET = 7
 """Operator set since which elementwise operators broadcast as numpy does."""
 
 MAX_UNKNOWN = 128
-"""Most elements of a tensor of which none is known, among others that are: pads of rank 64."""
+"""Most elements of a tensor without known ones that moves together with known ones: the pads of a
+tensor of rank 64."""
 
 
 def computed(node: onnx.NodeProto, opset: int, inputs: Sequence[Fact | None]) -> list[Array]:
@@ -95,7 +96,7 @@ def _reduces(node: onnx.NodeProto) -> bool:
 def _compute_all(
     node: onnx.NodeProto, opset: int, arguments: Sequence[Array | None]
 ) -> list[Array]:
-    """Compute a node on numbers; [] where a runtime may return others, or end."""
+    """Compute a node on numbers; [] where a runtime may return other numbers, or crash."""
     arrays = [array for array in arguments if array is not None]
     has_floats = any(array.dtype.kind == "f" for array in arrays)
     if node.op_type in OF_INTEGERS and has_floats:
@@ -129,7 +130,7 @@ def _move(
 
 
 def _elements_of(fact: Fact) -> list[object] | None:
-    """Return the elements of a tensor, also if none is known but there are few."""
+    """Return the elements of a tensor; if none is known, up to `MAX_UNKNOWN` times None."""
     if fact.numbers is not None:
         return list(fact.numbers.ravel().tolist())
     size = None if fact.dims is None else size_of(fact.dims)

@@ -50,7 +50,7 @@ def contradict(declared: Dims | None, found: Dims | None) -> bool:
 def probes(
     declared_dims: Mapping[str, Sequence[int | str | None]], facts: Mapping[str, Fact]
 ) -> Iterator[Mapping[str, Fact]]:
-    """Yield facts of the inputs without open extents: as they are, or at two sizes.
+    """Yield the facts of the inputs with all extents known: as they are, or else at two sizes.
 
     Args:
         declared_dims: of every input with a rank (`model.proto.dims.declared`).

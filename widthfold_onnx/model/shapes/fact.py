@@ -89,14 +89,14 @@ class Fact:
 
 
 def of_type(message: onnx.TypeProto) -> Fact:
-    """Return the fact that a value has a type."""
+    """Return the fact of a value of a type."""
     if message.WhichOneof("value") in ("tensor_type", None):
         return Fact(message.tensor_type.elem_type, dims_of_type(message))
     return Fact(other_type=message.SerializeToString())
 
 
 def of_tensor(tensor: onnx.TensorProto) -> Fact:
-    """Return the fact that a value is a stored tensor."""
+    """Return the fact of a stored tensor."""
     fact = Fact(tensor.data_type, tuple(tensor.dims))
     is_text = tensor.data_type == onnx.TensorProto.STRING
     if is_text or is_external(tensor) or math.prod(tensor.dims) > max(MAX_KEPT.values()):
@@ -105,7 +105,7 @@ def of_tensor(tensor: onnx.TensorProto) -> Fact:
 
 
 def common_fact(first: Fact, second: Fact) -> Fact:
-    """Return the common part of two facts: it holds if either of them holds."""
+    """Return what two facts have in common, which holds whichever of them holds."""
     dims = None
     if first.dims is not None and second.dims is not None and len(first.dims) == len(second.dims):
         dims = tuple(a if a == b else None for a, b in zip(first.dims, second.dims, strict=True))
@@ -117,7 +117,7 @@ def common_fact(first: Fact, second: Fact) -> Fact:
 
 
 def completed(fact: Fact, declaration: Fact) -> Fact:
-    """Fill the gaps of a fact from a declaration; where they differ, the fact is true."""
+    """Fill the gaps of a fact from a declaration; where they differ, the fact counts."""
     dims = declaration.dims if fact.dims is None else fact.dims
     if dims and declaration.dims and len(dims) == len(declaration.dims):
         dims = tuple(b if a is None else a for a, b in zip(dims, declaration.dims, strict=True))

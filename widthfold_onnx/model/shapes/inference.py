@@ -4,10 +4,10 @@ A node is inferred alone, so that no extent below zero reaches another node: a S
 ends the process there. Inference also indexes by two attributes without a check, so a model is
 refused if these have values that no runtime takes.
 
-Inference needs shapes whose numbers are all known. A function in `SHAPE_FUNCTIONS` gives extents
-that a shape with some open elements leaves known. For some operators inference returns wrong
-extents: measured on onnx 1.23.2 and onnxruntime 1.31.1
-(tests/model/shapes/inference/test_gaps.py).
+What a function in `SHAPE_FUNCTIONS` finds counts more than inference. Inference finds no extents of
+a Reshape or an Expand if a single number of the shape is open; the function finds those that
+follow. For some operators inference returns wrong extents, as measured on onnx 1.23.2 and
+onnxruntime 1.31.1 (tests/model/shapes/inference/test_gaps.py).
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ MAX_READ = 1 << 8
 UNKNOWN = Fact()
 
 READ_FLOATS = ("OneHot", "Range", "Resize", "Upsample")
-"""Operators whose result has extents by floats."""
+"""Operators whose extents depend on inputs of floats."""
 
 _TERM = rb"[A-Za-z]*(\.{3}[A-Za-z]*)?"
 EQUATION = re.compile(rb"%b(,%b)*(->%b)?" % (_TERM, _TERM, _TERM))
-"""What an Einsum computes, without spaces. Inference does not end at some other characters."""
+"""The equation of an Einsum, without spaces. With some other characters inference never ends."""
 
 Argument = tuple[int, Dims | None, bytes, bytes | None]
 """An input: its type as in `Fact`, and its numbers as they lie in memory, if they are read."""
@@ -264,7 +264,7 @@ def _numbers(fact: Fact | None) -> list[Any] | None:
 
 
 def _dims(fact: Fact | None, rank: int) -> Dims:
-    """Return the extents of a value that has a rank."""
+    """Return the extents of a value; all are open if it is not known to have this rank."""
     dims = fact.dims if fact else None
     return dims if dims is not None and len(dims) == rank else (None,) * rank
 

@@ -59,7 +59,7 @@ class ShapeTable:
     Args:
         proto: a checked model.
         assumed: extents of inputs that are assumed.
-        derivation: of this model, where tables are made for several extents.
+        derivation: of this model, to be used again if tables are made for several extents.
 
     Attributes:
         facts: by path of the graph and name; a graph sees the values of the graphs around it.
@@ -152,10 +152,10 @@ MAX_COUNTED_TURNS = 16
 
 @dataclass(frozen=True)
 class _Frame:
-    """The place of a graph in its model, and the facts that hold there.
+    """Where in its model a graph is visited, and the facts that hold there.
 
     Attributes:
-        path: of the graph; None in a function, which is at each of its calls.
+        path: of the graph; None in a function, which may be called from several graphs.
         opsets: version of the operator set by domain.
         facts: of the values that the graph sees, by name.
         is_doubted: whether declared extents are not used: in a loop, where they may hold for one
@@ -189,7 +189,7 @@ class _Step(NamedTuple):
 class Derivation:
     """Derives the facts of all values of a model, visiting its nodes in order.
 
-    Declared extents that inference contradicts at any sizes count no more (`dropped`).
+    Declared extents that inference contradicts at any sizes are not used (`dropped`).
 
     It may be repeated for other facts of the inputs. Then a node is derived again only if a fact of
     its inputs differs. A fact that is derived again and is equal stays the same object, so that the
@@ -329,7 +329,8 @@ class Derivation:
             for name, fact in zip(node.output, facts, strict=True)
         ]
         self._is_completed |= any(a.dims != b.dims for a, b in zip(facts, outputs, strict=True))
-        # A body reads values that are no inputs, and a call binds attributes.
+        # Kept only if it depends on its inputs alone: a body reads other values, too, and a call
+        # binds attributes.
         is_alone = not inner and not frame.calls and call_key(node) not in self._functions
         if is_alone and declined == self._declined:
             if earlier is not None:
@@ -367,7 +368,7 @@ class Derivation:
         return types
 
     def _pays(self, types: Sequence[Fact], element_count: int) -> bool:
-        """Check whether `_elements` leaves room to compute the results, and take it."""
+        """Check whether the rest of the budget, `_elements`, pays for the results; if so, pay."""
         # An extent that inference leaves open depends on elements. All of them are read.
         sizes = [math.prod(element_count if n is None else n for n in f.dims or ()) for f in types]
         cost = element_count + sum(sizes) + NODE_ELEMENTS

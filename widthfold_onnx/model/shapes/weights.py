@@ -20,15 +20,15 @@ from widthfold_onnx.model.shapes.table import Derivation, inputs_of
 def extents_by_weights(
     proto: onnx.ModelProto, derivation: Derivation | None = None
 ) -> dict[DimensionKey, int]:
-    """Return the only extents of open dimensions at which a model runs, where its weights tell.
+    """Return the extents of open dimensions that weights require.
 
-    Every open dimension gets an extent of its own. Where a product meets such an extent, it shows
-    the dimension that has to have the extent of the weight. An Add tells nothing: its constant also
-    fits an extent of 1.
+    Every open dimension is given an extent that no other has. Where one of these meets a weight, as
+    the input channels of a Conv, it tells which dimension must have the extent of the weight. An
+    Add tells nothing: its constant also fits an extent of 1.
 
     Args:
         proto: a checked model.
-        derivation: of this model, where tables are made for several extents.
+        derivation: of this model, to be used again if tables are made for several extents.
 
     Returns:
         Extents by dimension; a dimension that stays open is left out.

@@ -47,7 +47,7 @@ class ChannelPadding:
         nodes: the nodes that read or write them, in running order, on padded tensors.
         maker_layouts: the padded layouts of the channels that nodes make.
         chains: the nodes of `maker_layouts` by chain.
-        refused: nodes that make channels that cannot be padded: which nodes stop them, and why.
+        refused: by node whose channels cannot be padded: the nodes that prevent it, and why.
     """
 
     layouts: Mapping[Value, PaddedLayout]
@@ -82,8 +82,8 @@ class Chains:
 
         Args:
             multiple: divides the padded channels of every segment.
-            makers: nodes that make the channels; None for all. Channels that several nodes make
-                are padded if all of these are named.
+            makers: pad only channels of these nodes; None for all. Channels that several nodes
+                make are padded if all of them are named.
         """
         nodes = None
         while nodes is None:
@@ -129,7 +129,7 @@ class Chains:
     ) -> dict[Node, PaddedOp] | None:
         """Return the nodes on padded tensors.
 
-        None if a node refuses to be padded: that stops its segments, and others must be planned.
+        None if a node refuses: its segments are stopped then, and the rest must be planned anew.
         """
         nodes: dict[Node, PaddedOp] = {}
         paddings: dict[Value, Array | None] = {}
@@ -186,7 +186,7 @@ class Chains:
         if not is_linear and not any(value in self._channels for value in node.inputs):
             return []
         if not self._document.has_own_name(node):
-            return SAME_NAME  # a plan names makers, and what takes an op's place gets its name
+            return SAME_NAME  # plans name makers, and a new node gets the name of the old one
         op = self._op(node)
         problem = rule_problem(op, PADDING, "no rule pads {}")
         if problem is not None:

@@ -1,4 +1,4 @@
-"""Define the channels of a node, which may be padded, and what a rule says of them.
+"""Define segments of channels, and the rule by which an operator passes padding on.
 
 The channels of a tensor are a sequence of segments. A segment is cut where a Concat, a Split or a
 group ends in it, and merged with a segment that must have the same padding. A rule ties the
@@ -40,7 +40,7 @@ DECIDING = frozenset(
         *("ReduceMin", "Resize", "ThresholdedRelu", "Where"),
     }
 )
-"""Ops that make a zero of zeros or not, as an attribute or another operand decides."""
+"""Ops that may make another number of zeros: an attribute or another operand decides."""
 
 
 @dataclass(eq=False)
@@ -62,7 +62,7 @@ class Segment:
     parts: tuple[Segment, ...] = ()
 
     def part(self, count: int) -> Segment:
-        """Return a segment of so many of its channels."""
+        """Return a new segment of `count` of its channels, with its makers and stops."""
         return Segment(count, dict(self.makers), dict(self.stops))
 
 
@@ -87,7 +87,7 @@ def count_of(segments: Iterable[Segment]) -> int:
 
 
 def cut(segments: Segments, borders: Iterable[int]) -> None:
-    """Cut segments so that they end at these numbers of channels."""
+    """Cut segments at the borders, which count channels from the first one on."""
     for border in borders:
         start = 0
         for segment in current_segments(segments):
@@ -189,9 +189,9 @@ class OpInPadding(OpWithChannels):
         return self.paddings[0]
 
     def makes_zeros(self, padding: Array | None) -> bool:
-        """Check whether the op makes padding of 0 for any numbers in the padding of its inputs.
+        """Check whether `padding`, which the op makes, is 0 by sums and products alone.
 
-        The proof knows the zeros of these ops; the zero of any other op may be any number to it.
+        The proof knows only such zeros. To it, a zero by any other function may be any number.
         """
         name = self.node.op_type
         if padding is None or padding != 0 or name in DECIDING:
@@ -248,8 +248,8 @@ class PaddingRule(NamedTuple):
     """The effect of an operator on padded channels.
 
     Attributes:
-        relate: relates the channels of its inputs and returns the channels of its outputs, or
-            says why none of them can be padded.
+        relate: ties the channels of its inputs together and returns those of its outputs; or says
+            why none of them can be padded.
         pad: returns the node on padded tensors, or why there is none.
         constants: the inputs that must be constants.
     """

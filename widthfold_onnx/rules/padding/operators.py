@@ -1,10 +1,10 @@
 """Pad the channels of an op: the rule of each operator.
 
-A Conv writes zeros by rows of zeros in its weight, and reads padding by columns of zeros. Other ops
-return the channels that they read: elementwise ops, broadcast or not; ops along positions, such as
-pools; Concat, Split and Pad, which join, part and append channels; and ops that leave a vector of
-channels, such as Flatten. A product that reads such a vector gets rows of zeros in its matrix, and
-makes no padding.
+A Conv makes padding by rows of zeros in its weight, and ignores padding by columns of zeros. Other
+ops pass channels on: elementwise ops, broadcast or not; ops along positions, such as pools; Concat,
+Split and Pad, which join, part and append channels; and ops that leave a vector of channels, such
+as Flatten. A product that reads such a vector gets rows of zeros in its matrix, and makes no
+padding.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _relate_data(op: OpWithChannels) -> Sequence[Segments] | Refusal:
 
 
 def _pad_weighted_sum(op: OpInPadding) -> PaddedOp | Refusal:
-    """Pad an op that adds up weighted positions: it makes a zero of zeros."""
+    """Pad an op that returns weighted sums of positions: only padding of 0 stays what it is."""
     if op.padding is not None and op.padding != 0:
         return Refusal(Code.PADDING_NOT_ZERO, f"its padding is {op.padding}, not 0")
     return PaddedOp(op.padding)
@@ -217,7 +217,7 @@ def _pad_broadcast(op: OpInPadding) -> PaddedOp | Refusal:
 
 
 def _without_channels(op: OpWithChannels, axes: Sequence[int] | Refusal | None) -> Refusal | None:
-    """Refuse axes that are not known, or that are not all axes of positions."""
+    """Refuse axes that are not known, or among which are the channels; no axes mean all."""
     if isinstance(axes, Refusal):
         return axes
     if not op.rank:
