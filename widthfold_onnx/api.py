@@ -114,7 +114,7 @@ def optimize(
     with progress_to(on_progress), _place(out) as place:
         progress(READING)
         with _loaded(handle) as loaded:
-            target = IntoFile(loaded, place, verify_options)
+            target = IntoFile(loaded, place, verify_options, search_options.files)
             result = pipeline.optimize(
                 loaded, options, search_options, target, require_fold=require_fold
             )
@@ -219,9 +219,11 @@ def apply(
         target: Target = InMemory(handle.model, no_verify)
         result = pipeline.apply(handle.model, plan, target, allow_misfits=partial)
     else:
-        verify_options = None if no_verify else _delivery_options(keywords)
+        options = _delivery_options(keywords)
+        verify_options = None if no_verify else options
         with _loaded(handle) as loaded:
-            target = IntoFile(loaded, Path(out), verify_options, plan_files)
+            other_inputs = [*plan_files, *options.files]
+            target = IntoFile(loaded, Path(out), verify_options, other_inputs)
             result = pipeline.apply(loaded, plan, target, allow_misfits=partial)
     if result.model is None:
         check_delivered(result.report)

@@ -109,7 +109,8 @@ def _fold(model: Path, out: Path, options: dict[str, Any]) -> OptimizeReport:
 
     with progress_to(say):
         loaded = load(model)
-        report = optimize(loaded, fold, search, IntoFile(loaded, out, verify)).report
+        target = IntoFile(loaded, out, verify, search.files)
+        report = optimize(loaded, fold, search, target).report
     show(described(report))
     check_delivered(report)
     return report

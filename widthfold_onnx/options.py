@@ -425,6 +425,13 @@ class RuntimeOptions:
         in_range = 1 <= self.threads <= MAX_THREADS
         require(in_range, "threads", self.threads, f"lie in 1..{MAX_THREADS}")
 
+    @property
+    def files(self) -> list[Path]:
+        """The files that these options name, which no result may replace."""
+        paths = [Path(path) for path in self.inputs]
+        patterns = "*.pb", "test_data_set_*/*.pb"
+        return [*paths, *(file for path in paths for name in patterns for file in path.glob(name))]
+
     def to(self, kind: type[Kind], **values: Any) -> Kind:
         """Return options of another kind with the same fields of `RuntimeOptions`.
 
@@ -540,6 +547,11 @@ class SearchOptions(RuntimeOptions):
     store: Path | None = None
     target: str | None = None
     measure: bool = True
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that these options name, the store as well."""
+        return [*super().files, *([] if self.store is None else [self.store])]
 
     def __post_init__(self) -> None:
         super().__post_init__()

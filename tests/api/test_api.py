@@ -119,6 +119,19 @@ def test_a_path_with_out_becomes_that_file(tmp_path: Path) -> None:
     assert wf.apply(MODEL, result.plan, out) == out
 
 
+def test_a_result_replaces_no_stored_inputs(tmp_path: Path) -> None:
+    stored = tmp_path / "in.npz"
+    stored.write_bytes(b"numbers")
+    plan = wf.plan(MODEL, factor=4)
+    for call in (
+        lambda: wf.optimize(MODEL, stored, factor=4, inputs=[stored]),
+        lambda: wf.apply(MODEL, plan, stored, inputs=[stored], no_verify=True),
+    ):
+        with pytest.raises(wf.UsageError, match="is an input or another output"):
+            call()
+    assert stored.read_bytes() == b"numbers"
+
+
 def test_all_options_of_a_fold_count() -> None:
     """The factor was dropped where other options were given."""
     result = wf.optimize(onnx.load(CHAIN), factor=4, skip=["third*"], axis="width")

@@ -156,6 +156,14 @@ def test_neither_plan_nor_model_is_overwritten(planned: tuple[Path, Path], tmp_p
     assert not (tmp_path / "o.onnx").exists()
 
 
+def test_stored_inputs_are_not_overwritten(planned: tuple[Path, Path], tmp_path: Path) -> None:
+    stored = tmp_path / "in.npz"
+    stored.write_bytes(b"numbers")
+    done = widthfold("apply", MODEL, planned[0], stored, "--inputs", stored)
+    assert (done.code, "is an input or another output" in done.line) == (2, True)
+    assert stored.read_bytes() == b"numbers"
+
+
 def test_no_output_replaces_another(tmp_path: Path) -> None:
     out, plan = tmp_path / "o.onnx", tmp_path / "p.json"
     for options in (("--save-plan", out), ("--save-plan", plan, "--report", plan)):

@@ -72,7 +72,8 @@ def apply_command(
 
         read = read_plan(plan)
         checks = None if no_verify else verify_options
-        target = None if out is None else IntoFile(loaded, out, checks, [plan])
+        inputs = [plan, *runtime_options.files]
+        target = None if out is None else IntoFile(loaded, out, checks, inputs)
         result = apply(loaded, read, target, allow_misfits=partial).report
     destinations.deliver(result, model)
     if result.written is None and result.verification is not None:

@@ -116,10 +116,11 @@ def optimize_command(
         from widthfold_onnx.evidence.delivery import IntoFile
         from widthfold_onnx.pipeline import optimize
 
+        search_options = replace(search_options, store=search_options.store or default_path())
         target = None
         if out is not None and not check:
-            target = IntoFile(loaded, out, None if no_verify else verify_options)
-        search_options = replace(search_options, store=search_options.store or default_path())
+            checks = None if no_verify else verify_options
+            target = IntoFile(loaded, out, checks, search_options.files)
         result = optimize(loaded, fold_options, search_options, target, require_fold=require_fold)
     report = result.report
     destinations.deliver(report, model)

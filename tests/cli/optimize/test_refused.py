@@ -70,6 +70,25 @@ def test_the_input_is_no_output(model: Path, tmp_path: Path) -> None:
     assert snapshot(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    "option", [["--inputs", "in.npz"], ["--inputs", "sets"], ["--store", "in.db"]]
+)
+def test_what_options_name_is_no_output(model: Path, tmp_path: Path, option: list[str]) -> None:
+    folder = tmp_path / "sets" / "test_data_set_0"
+    folder.mkdir(parents=True)
+    places = {"in.npz": "in.npz", "in.db": "in.db", "sets": "sets/test_data_set_0/output_0.pb"}
+    for place in places.values():
+        (tmp_path / place).write_bytes(OLD)
+    before = snapshot(tmp_path)
+    name, value = option
+    run = widthfold(
+        "optimize", model, tmp_path / places[value], "--factor", 8, name, tmp_path / value
+    )
+    assert run.code == 2
+    assert "is an input or another output; choose another name" in run.line
+    assert snapshot(tmp_path) == before
+
+
 def test_a_link_is_no_output(model: Path, out: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_bytes(OLD)
