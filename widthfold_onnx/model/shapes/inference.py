@@ -255,10 +255,11 @@ def _numbers(fact: Fact | None) -> list[Any] | None:
     """Return the whole numbers of a vector, with None for an unknown one."""
     if fact is None or fact.dims is None or len(fact.dims) != 1:
         return None
-    if fact.numbers is not None and fact.numbers.dtype.kind not in "iu":
-        return None
     if fact.numbers is not None:
-        return list(fact.numbers.tolist()) if fact.numbers.size <= 2 * MAX_RANK else None
+        if fact.numbers.size > 2 * MAX_RANK:
+            return None
+        numbers: list[Any] = fact.numbers.tolist()
+        return numbers if all(n is None or type(n) is int for n in numbers) else None
     (size,) = fact.dims
     return None if size is None or size > 2 * MAX_RANK else [None] * size
 

@@ -332,6 +332,16 @@ def test_operators_of_the_runtime_with_the_extents_of_standard_ones(text, kind):
     assert kinds == helper.np_dtype_to_tensor_dtype(y.dtype)
 
 
+def test_extents_of_which_one_is_open_are_read():
+    model = parsed(
+        """(float[n, 4, 5] x) => (float[a, b] y)
+        { m = Shape<end = 1> (x)  s = Concat<axis = 0> (m, k)
+          r = Reshape (x, s)  y = Relu (r) }""",
+        k=np.int64([20]),
+    )
+    assert shape(model, "r") == (None, 20)
+
+
 @pytest.mark.parametrize("numbers", [np.float32([2, 3]), np.array([True, True])])
 @pytest.mark.parametrize("site", ["Expand (x, n)", "ConstantOfShape (n)", "Resize (x, , , n)"])
 def test_extents_that_are_no_whole_numbers_are_not_read(site, numbers):
