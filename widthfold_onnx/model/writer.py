@@ -61,7 +61,7 @@ class Sidecar:
         self._old = [(t, check_external(t, source_folder)) for t in external_tensors(proto)]
         self._new = _inline_initializers(proto, externalize)
         self._folder = source_folder or Path()
-        self._places: list[tuple[onnx.TensorProto, int, int]] = []  # offset and length in bytes
+        self._ranges: list[tuple[onnx.TensorProto, int, int]] = []  # offset and length in bytes
         self._hash = hashlib.sha256()
         self._end = 0
 
@@ -71,7 +71,7 @@ class Sidecar:
 
     def sources(self) -> list[Path]:
         """Return the files that the data come from, each once."""
-        return [self._folder / name for name in {place.location: None for _, place in self._old}]
+        return [self._folder / name for name in {data.location: None for _, data in self._old}]
 
     def fill(self, target: Temporary) -> None:
         """Write all data, a chunk at a time, and finish the file.
@@ -85,10 +85,10 @@ class Sidecar:
             if source not in offsets:
                 offsets[source] = self._align(target, source.length)
                 self._copy_data(target, source)
-            self._places.append((tensor, offsets[source], source.length))
+            self._ranges.append((tensor, offsets[source], source.length))
         for tensor in self._new:
             data = tensor.raw_data
-            self._places.append((tensor, self._align(target, len(data)), len(data)))
+            self._ranges.append((tensor, self._align(target, len(data)), len(data)))
             self._write(target, data)
         with writing(target.target):
             target.finish()
@@ -131,7 +131,7 @@ class Sidecar:
 
     def refer_to(self, path: Path) -> None:
         """Make the tensors of the model refer to the file."""
-        for tensor, offset, length in self._places:
+        for tensor, offset, length in self._ranges:
             _refer_to(tensor, path, offset, length)
 
 
@@ -265,14 +265,14 @@ def copy_model(path: Path, out: Path, *, proto: onnx.ModelProto) -> None:
         InvalidModelError: external data changed since the model was loaded.
     """
     folder = path.parent
-    places = _locations(proto, folder)
-    data = [parent / location for parent in (folder, out.parent) for location in places]
+    locations = _locations(proto, folder)
+    data = [parent / location for parent in (folder, out.parent) for location in locations]
     check_target(out, [path, *data])
     with writing(out):
         if folder.samefile(out.parent):
-            places = []
+            locations = []
     with temporary(out) as model, _removing_unless(model.is_published) as new_paths:
-        for location in places:
+        for location in locations:
             _copy_data(location, folder, out.parent, new_paths)
         with reading(str(path)), path.open("rb", buffering=0) as file:
             _copy(file, model)
@@ -297,8 +297,8 @@ def copy_data(proto: onnx.ModelProto, folder: Path, copies: Path) -> None:
 
 def _locations(proto: onnx.ModelProto, folder: Path) -> list[str]:
     """Return the locations of all external data of a model, each once."""
-    places = (check_external(tensor, folder) for tensor in external_tensors(proto))
-    return list({place.location: None for place in places})
+    sources = (check_external(tensor, folder) for tensor in external_tensors(proto))
+    return list({source.location: None for source in sources})
 
 
 @contextmanager

@@ -152,8 +152,8 @@ def _broadcasting(op: OpInLayout) -> PackedOp | Refusal:
             problem = constant_problem(array.shape, rank, channel, data[channel])
             if problem is not None:
                 return problem
-            place = channel - rank + array.ndim
-            if place >= 0 and array.shape[place] == data[channel]:
+            axis = channel - rank + array.ndim
+            if axis >= 0 and array.shape[axis] == data[channel]:
                 constants[index] = op.layout.packed_constant(array, rank)
             elif array.ndim > op.layout.rank(rank):
                 constants[index] = array.reshape(())

@@ -227,7 +227,7 @@ def read_parameter(
     maker = dequantizer_before_moves(value) if dequantized else None
     if isinstance(constant, Refusal) or maker is None:
         return constant if isinstance(constant, Refusal) else Parameter(constant)
-    numbers, scale, zero = (constant_of(document, input_of(maker, place)) for place in range(3))
+    numbers, scale, zero = (constant_of(document, input_of(maker, i)) for i in range(3))
     assert numbers is not None  # else what the node reads would be no constant
     moves = before_moves(value)[1][::-1]
     axis = maker.attributes.get_int("axis", 1) % max(len(numbers.shape), 1)
@@ -249,11 +249,11 @@ def _moved_axis(
     indices = np.arange(shape[axis], dtype=np.int32)
     before = np.broadcast_to(_along(indices, axis, len(shape)), shape)
     after = document.moved_array(before, moves)
-    for place, extent in enumerate(after.shape):
+    for moved_axis, extent in enumerate(after.shape):
         if extent == shape[axis] and np.array_equal(
-            after, np.broadcast_to(_along(indices, place, after.ndim), after.shape)
+            after, np.broadcast_to(_along(indices, moved_axis, after.ndim), after.shape)
         ):
-            return place
+            return moved_axis
     return None
 
 

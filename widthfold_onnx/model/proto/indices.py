@@ -77,7 +77,7 @@ BOUNDED = frozenset(
 )
 """Operators whose results are valid indices or truth values, whatever numbers they read."""
 
-WITH_PLACES = ("MaxPool", "TopK")
+WITH_INDICES = ("MaxPool", "TopK")
 """Operators whose second output says where the elements of the first are."""
 
 MOVES = (
@@ -144,9 +144,9 @@ class _Reader:
             conditions = (*node.input[1:2], *results[:1])
             self._limit(self._union(self._dependencies, conditions), UNKNOWN_ROWS)
         for body in bodies:
-            for place, value in enumerate(body.input):
+            for position, value in enumerate(body.input):
                 for table in (self._dependencies, self._origins):
-                    self._add(table, [value.name], _sources(node, body, place))
+                    self._add(table, [value.name], _sources(node, body, position))
             self.read(body)
         sources = [*node.input, *results]
         self._add(self._dependencies, node.output, sources)
@@ -189,19 +189,19 @@ def _free_outputs(node: onnx.NodeProto) -> Sequence[str]:
     """Return the outputs that may be any number."""
     if node.op_type in BOUNDED:
         return ()
-    return list(node.output[:1] if node.op_type in WITH_PLACES else node.output)
+    return list(node.output[:1] if node.op_type in WITH_INDICES else node.output)
 
 
-def _sources(node: onnx.NodeProto, body: onnx.GraphProto, place: int) -> list[str]:
+def _sources(node: onnx.NodeProto, body: onnx.GraphProto, position: int) -> list[str]:
     """Return what an input of a body may be: an input of the node, or a result of the turn before.
 
     A Loop reads trip count, condition and values; its body reads turn, condition and values, and
     returns condition and values. The turn is below the trip count. A Scan and its body have all in
-    the same places.
+    the same order.
     """
     if node.op_type not in ("Loop", "Scan"):
         return [*node.input]
-    later = place - 1 if node.op_type == "Loop" else place
+    later = position - 1 if node.op_type == "Loop" else position
     if later < 0:
         return []
-    return [*node.input[place : place + 1], *(v.name for v in body.output[later : later + 1])]
+    return [*node.input[position : position + 1], *(v.name for v in body.output[later : later + 1])]

@@ -160,13 +160,13 @@ def _scope(
         if name not in writers and name not in declared:
             captured.setdefault(name, "a graph output")
     order = range(len(node_list)) if in_order else _sorted(node_list, reads, writers)
-    place = {old: new for new, old in enumerate(order)}
+    new_index = {old: new for new, old in enumerate(order)}
     return NameScope(
         graph,
         tuple(declared),
         tuple(node_list[i] for i in order),
-        {place[i]: scopes for i, scopes in inner.items()},
-        {name: place[i] for name, i in writers.items()},
+        {new_index[i]: scopes for i, scopes in inner.items()},
+        {name: new_index[i] for name, i in writers.items()},
         [reads[i] for i in order],
         captured,
     )

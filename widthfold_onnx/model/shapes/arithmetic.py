@@ -79,8 +79,8 @@ def computed(node: onnx.NodeProto, opset: int, inputs: Sequence[Fact | None]) ->
     try:
         if all(fact is None or fact.is_whole for fact in inputs):
             return _compute_all(node, opset, [None if f is None else f.numbers for f in inputs])
-        places = MOVED_INPUTS.get(name, ())
-        move_flags = [places is None or i in places for i in range(len(inputs))]
+        positions = MOVED_INPUTS.get(name, ())
+        move_flags = [positions is None or i in positions for i in range(len(inputs))]
         pairs = zip(inputs, move_flags, strict=True)
         if all(moves or fact is None or fact.is_whole for fact, moves in pairs):
             return [] if _reduces(node) else _move(node, opset, inputs, move_flags)
@@ -112,7 +112,7 @@ def _compute_all(
 def _move(
     node: onnx.NodeProto, opset: int, inputs: Sequence[Fact | None], move_flags: Sequence[bool]
 ) -> list[Array]:
-    """Move the places of elements instead of the elements."""
+    """Move the indices of elements instead of the elements."""
     elements: list[object] = []
     arrays = []
     for fact, moves in zip(inputs, move_flags, strict=True):
@@ -122,8 +122,8 @@ def _move(
         new_elements = _elements_of(fact)
         if new_elements is None:
             return []
-        places = np.arange(len(elements), len(elements) + len(new_elements))
-        arrays.append(places.reshape([n or 0 for n in fact.dims or ()]))
+        indices = np.arange(len(elements), len(elements) + len(new_elements))
+        arrays.append(indices.reshape([n or 0 for n in fact.dims or ()]))
         elements += new_elements
     results = run_reference(node, arrays, opset) or []
     return [np.array([elements[i] for i in p.ravel()], object).reshape(p.shape) for p in results]

@@ -236,16 +236,16 @@ WEIGHT_POSITIONS = {
 def weight_position(node: onnx.NodeProto) -> int | None:
     """Return the position of the input that has the rank of the data, None if there is none."""
     is_known = is_default(node, *WEIGHT_POSITIONS) or node.op_type == "FusedConv"
-    place = WEIGHT_POSITIONS[node.op_type] if is_known else len(node.input)
-    return place if place < len(node.input) else None
+    position = WEIGHT_POSITIONS[node.op_type] if is_known else len(node.input)
+    return position if position < len(node.input) else None
 
 
 def rank_by_weight(node: onnx.NodeProto, facts: Mapping[str, Fact]) -> int | None:
     """Return the rank of the data of a node, if only its weight tells the rank."""
-    place = weight_position(node)
-    if place is None:
+    position = weight_position(node)
+    if position is None:
         return None
-    data, weight = (facts.get(node.input[i]) for i in (0, place))
+    data, weight = (facts.get(node.input[i]) for i in (0, position))
     if weight is None or weight.dims is None or (data is not None and data.dims is not None):
         return None
     return len(weight.dims)

@@ -162,13 +162,13 @@ def _tail(
 ) -> _Tail | Refusal | None:
     """Return the ops up to the last Slice that pads take over; None if no Slice follows."""
     result: _Tail | Refusal | None = None
-    places = list(range(len(cropped_axes) + 2))  # the axis of the layer's result, for each axis
+    layer_axes = list(range(len(cropped_axes) + 2))  # the axis of the layer's result, for each axis
     value = conv.outputs[0]
     nodes = list[NodeSpec]()
     pending_slices = set[Node]()
     while (reader := _reader(lengths.document, value, pending_slices)) is not None:
         if is_default(reader, "Slice"):
-            absorption = _absorb(lengths, reader, places, cropped_axes)
+            absorption = _absorb(lengths, reader, layer_axes, cropped_axes)
             if absorption is None or isinstance(absorption, Refusal):
                 return result or absorption
             cropped_axes, remainders = absorption
@@ -180,8 +180,8 @@ def _tail(
             if remainders:
                 return result
         else:
-            places = _places(lengths, reader, value, places)
-            if not places:
+            layer_axes = _layer_axes(lengths, reader, value, layer_axes)
+            if not layer_axes:
                 return result
             inputs = tuple(len(nodes) if v is value else v for v in reader.inputs)
             nodes.append(NodeSpec(reader.op_type, inputs, reader.attributes, reader))
@@ -213,30 +213,30 @@ def _reader(document: Document, value: Value, pending_slices: set[Node]) -> Node
     return reader if is_plain and not reader.device_configurations else None
 
 
-def _places(lengths: Lengths, node: Node, value: Value, places: list[int]) -> list[int]:
+def _layer_axes(lengths: Lengths, node: Node, value: Value, layer_axes: list[int]) -> list[int]:
     """Return the axis of the layer's result for each axis of an op's result.
 
     [] if the op may not stand between the layer and a Slice.
     """
     if is_default(node, "Squeeze", "Unsqueeze"):
-        return _reshape_axes(lengths, node, places)
+        return _reshape_axes(lengths, node, layer_axes)
     if not is_default(node, *POINTWISE):
         return []
     if node.op_type == "BatchNormalization":
-        return places if statistics_problem(node) is None and places[1] == 1 else []
+        return layer_axes if statistics_problem(node) is None and layer_axes[1] == 1 else []
     if node.op_type in BROADCASTING:
         constants = [constant_of(lengths.document, v) for v in node.inputs if v is not value]
         for constant in constants:
-            if constant is None or len(constant.shape) > len(places):
+            if constant is None or len(constant.shape) > len(layer_axes):
                 return []
-            pairs = zip(reversed(constant.shape), reversed(places), strict=False)
-            if any(extent != 1 and place not in (0, 1) for extent, place in pairs):
+            pairs = zip(reversed(constant.shape), reversed(layer_axes), strict=False)
+            if any(extent != 1 and layer_axis not in (0, 1) for extent, layer_axis in pairs):
                 return []
-    return places
+    return layer_axes
 
 
-def _reshape_axes(lengths: Lengths, node: Node, places: list[int]) -> list[int]:
-    """Return what `_places` does for a Squeeze or Unsqueeze, [] if its axes are not known."""
+def _reshape_axes(lengths: Lengths, node: Node, layer_axes: list[int]) -> list[int]:
+    """Return what `_layer_axes` does for a Squeeze or Unsqueeze, [] if its axes are not known."""
     numbers: Sequence[int | None] = int_attribute(node, "axes", [])
     if lengths.document.opset >= AXES_OPSET:
         numbers = lengths.numbers(input_of(node, 1))
@@ -244,23 +244,23 @@ def _reshape_axes(lengths: Lengths, node: Node, places: list[int]) -> list[int]:
     if not axes or len(axes) < len(numbers):
         return []
     if node.op_type == "Squeeze":
-        squeezed_axes = {axis % len(places) for axis in axes}
-        return [place for i, place in enumerate(places) if i not in squeezed_axes]
-    rank = len(places) + len(axes)
-    old_places = iter(places)
+        squeezed_axes = {axis % len(layer_axes) for axis in axes}
+        return [layer_axis for i, layer_axis in enumerate(layer_axes) if i not in squeezed_axes]
+    rank = len(layer_axes) + len(axes)
+    old_axes = iter(layer_axes)
     new_axes = {axis % rank for axis in axes}
-    return [NEW_AXIS if i in new_axes else next(old_places) for i in range(rank)]
+    return [NEW_AXIS if i in new_axes else next(old_axes) for i in range(rank)]
 
 
 def _absorb(
-    lengths: Lengths, node: Node, places: Sequence[int], cropped_axes: Sequence[_CroppedAxis]
+    lengths: Lengths, node: Node, layer_axes: Sequence[int], cropped_axes: Sequence[_CroppedAxis]
 ) -> tuple[Sequence[_CroppedAxis], Mapping[int, Trim]] | Refusal | None:
     """Let the pads of the layer take away as much of what a Slice takes away as they can.
 
     Args:
         lengths: the extents around it.
         node: the Slice.
-        places: the axis of the layer's result, for each axis that the Slice reads.
+        layer_axes: the axis of the layer's result, for each axis that the Slice reads.
         cropped_axes: the axes of the layer.
 
     Returns:
@@ -268,7 +268,7 @@ def _absorb(
         it takes nothing away along an axis of the layer.
     """
     trim_of = trims(lengths, node) or {}
-    spatial = {axis: places[axis] - 2 for axis in trim_of if places[axis] >= 2}
+    spatial = {axis: layer_axes[axis] - 2 for axis in trim_of if layer_axes[axis] >= 2}
     if all(trim_of[axis] == NO_TRIM for axis in spatial):
         return None
     new_axes = list(cropped_axes)
@@ -346,10 +346,15 @@ def _zeros(lengths: Lengths, pad: Node, rank: int) -> list[tuple[int, int]] | No
         numbers, axes_input = lengths.numbers(vector), input_of(pad, 3)
         axes = range(rank) if axes_input is None else lengths.numbers(axes_input)
     pads = [n for n in numbers if n is not None and n >= 0]
-    places = [axis % rank for axis in axes if axis is not None]
-    if number or np.signbit(number) or len(pads) != 2 * len(places) or len(pads) < len(numbers):
+    padded_axes = [axis % rank for axis in axes if axis is not None]
+    if (
+        number
+        or np.signbit(number)
+        or len(pads) != 2 * len(padded_axes)
+        or len(pads) < len(numbers)
+    ):
         return None
-    sides = dict(zip(places, zip(pads, pads[len(places) :], strict=False), strict=True))
+    sides = dict(zip(padded_axes, zip(pads, pads[len(padded_axes) :], strict=False), strict=True))
     return [sides.get(axis, (0, 0)) for axis in range(rank)]
 
 

@@ -147,9 +147,9 @@ class Lengths:
             operand_dims = self.dims(operand)
             if operand is None or operand_dims is None or dims is None:
                 return None
-            place = axis - len(dims) + len(operand_dims)
-            if place >= 0 and operand_dims[place] != 1:
-                extents.add(self.of(operand, place))
+            operand_axis = axis - len(dims) + len(operand_dims)
+            if operand_axis >= 0 and operand_dims[operand_axis] != 1:
+                extents.add(self.of(operand, operand_axis))
         return extents.pop() if len(extents) == 1 else None
 
     def _conv_output(self, axis: ConvAxis, extent: Length) -> Length | None:
@@ -178,9 +178,9 @@ class Lengths:
             case "Identity" | "Reshape" | "Squeeze" | "Unsqueeze":
                 return self.element(first, index)
             case "Gather":
-                places, count = self.numbers(node.inputs[1]), len(self.numbers(first))
-                place = places[index] if index < len(places) else None
-                return None if place is None else self.element(first, place % max(count, 1))
+                indices, count = self.numbers(node.inputs[1]), len(self.numbers(first))
+                position = indices[index] if index < len(indices) else None
+                return None if position is None else self.element(first, position % max(count, 1))
             case "Slice":
                 trim_of = trims(self, node)
                 trim = None if trim_of is None else trim_of.get(0)
@@ -238,8 +238,12 @@ def _bounds(lengths: Lengths, node: Node) -> list[tuple[int, Length | None, Leng
     count = len(starts)
     axes = axes or [Length(offset=n) for n in range(count)]
     fits = count == len(ends) == len(axes) and all(step == Length(offset=1) for step in steps)
-    places = [axis.offset for axis in axes if axis is not None and not axis.times]
-    return list(zip(places, starts, ends, strict=True)) if fits and len(places) == count else None
+    axis_numbers = [axis.offset for axis in axes if axis is not None and not axis.times]
+    return (
+        list(zip(axis_numbers, starts, ends, strict=True))
+        if fits and len(axis_numbers) == count
+        else None
+    )
 
 
 def _trim(extent: Length, start: Length | None, end: Length | None) -> Trim | None:
