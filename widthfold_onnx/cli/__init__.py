@@ -1,8 +1,7 @@
 """The command line: one file per command; each parses, calls, renders and exits.
 
-`pyproject.toml` names the command. Heavy modules are imported inside the
-commands, and renderers after the work. So `--help` answers at once, and a file that is no model is
-refused at once.
+Heavy modules are imported inside the commands, and renderers after the work. So `--help` answers at
+once, and a file that is no model is refused at once.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ class OneLineErrors(click.Group):
     ) -> Any:
         """Run, and exit unless `standalone_mode` is off.
 
-        Words stay as they were typed: on Windows click would put file names in place of patterns,
-        as in `--nodes`.
+        Arguments are passed as they were typed: on Windows click would replace patterns, as those
+        of `--nodes`, by file names.
         """
         args = list(sys.argv[1:] if args is None else args)
         extra.setdefault("obj", args)
@@ -56,7 +55,7 @@ class OneLineErrors(click.Group):
         sys.exit(code or 0)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; click would print an empty line before it tells of an interrupt."""
+        """Run a command; click itself would print an empty line on an interrupt."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""widthfold apply."""
+"""The command `widthfold apply`: apply a saved plan to a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define what commands share: option types, sections of `--help`, exit codes, progress."""
+"""Define what commands share: sections of `--help`, errors and exit codes, progress, messages."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ SECTIONS = {
 _AGAIN_SECONDS = 0.05
 _STATUS_BAR = 24
 _STATUS_TEXT = 100
-"""Characters of the bar and of the text of the status line."""
+"""Width of the bar, and most characters of the text, in the status line."""
 
 
 class Sectioned(click.Command):
-    """A command that lists its options in sections; all of them are in `SECTIONS`."""
+    """A command whose `--help` lists options in sections; each option must be in `SECTIONS`."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options section by section."""
@@ -64,7 +64,7 @@ class Sectioned(click.Command):
 
 
 class ModelType(click.Path):
-    """A file name; the loader checks that the file exists, as its message says more."""
+    """A file name. The loader, not click, checks that the file exists: its message says more."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Refuse an empty name, which would be the current folder."""
@@ -122,17 +122,17 @@ def _exit_codes(*, debug: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _repeated_interrupts() -> Iterator[None]:
-    """Send an interrupt again if Python loses it.
+    """Send an interrupt again if Python drops it.
 
-    An exception in a callback of the import system or of the garbage collector is printed and
-    dropped, and with it the Ctrl-C that arrived there: one of 200 during imports.
+    Python prints and drops an exception that is raised in a callback of the import system or the
+    garbage collector. A Ctrl-C that arrives there is dropped with it: 1 of 200 during imports.
     """
     original_hook = sys.unraisablehook
 
     def resend(unraisable: sys.UnraisableHookArgs) -> None:
         main = threading.main_thread().ident
         if unraisable.exc_type is KeyboardInterrupt and main:
-            # Later, not here, where it would be dropped like the first.
+            # Not from here, where it would be dropped, too.
             threading.Timer(_AGAIN_SECONDS, interrupt, (main,)).start()
         else:
             original_hook(unraisable)
@@ -160,7 +160,7 @@ def status_line() -> Iterator[None]:
 
 
 class StatusLine:
-    """A step, with a bar and the remaining time if both are known; the time runs down."""
+    """A step as text, with a bar and a countdown of the remaining time where they are known."""
 
     def __init__(self, step: Step) -> None:
         """Start the clock of the step."""
@@ -168,7 +168,7 @@ class StatusLine:
         self._start = time.monotonic()
 
     def __rich__(self) -> RenderableType:
-        """Return what a terminal shows."""
+        """Return what the status line shows now."""
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
@@ -195,15 +195,15 @@ def leave(message: str, code: int) -> NoReturn:
 
 
 NAMED_LAYERS = 3
-"""Most folded layers that a message names."""
+"""Most folded layers to name in a message."""
 
 
 def leave_unwritten(result: OptimizeReport, remedy: str) -> NoReturn:
-    """Exit for a result that did not pass, and say why.
+    """Exit with the reason why a result did not pass its verification.
 
     Args:
         result: the report, with a verification that did not pass.
-        remedy: what leaves a layer alone.
+        remedy: clause that says how to leave a layer alone, e.g. by `--skip`.
     """
     assert result.verification is not None
     error = result.verification.error

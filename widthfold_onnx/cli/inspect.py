@@ -1,4 +1,4 @@
-"""widthfold inspect."""
+"""The command `widthfold inspect`: list the layers of a model and their folds."""
 
 from __future__ import annotations
 

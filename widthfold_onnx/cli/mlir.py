@@ -1,4 +1,4 @@
-"""widthfold mlir."""
+"""The command `widthfold mlir`: fold the layers of an MLIR module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""widthfold optimize."""
+"""The command `widthfold optimize`: fold a model, verify the result, and write it."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def optimize_command(
 
 
 def _require_success(result: OptimizeReport, *, needs_fold: bool) -> None:
-    """Exit if the new model did not pass its checks, or nothing was changed that had to be."""
+    """Exit if the new model did not pass its checks, or if `--require-fold` found no change."""
     if result.written is None and result.verification is not None:
         leave_unwritten(result, "--skip NODE leaves a layer alone")
     if needs_fold and not result.summary.is_changing:
@@ -141,7 +141,7 @@ def _require_success(result: OptimizeReport, *, needs_fold: bool) -> None:
 
 
 def _conclude(result: OptimizeReport, *, check: bool) -> None:
-    """Exit with a code of its own after an interrupt, or if a check finds something to change."""
+    """Exit with a code other than 0 after an interrupt, or if `--check` found work to do."""
     if result.search is not None and result.search.interrupted:
         leave("interrupted; decided with what had been measured", INTERRUPTED)
     if check and result.summary.is_changing:
@@ -167,7 +167,7 @@ def _advise_timing(
 
 
 def _timing(model: Path, out: Path, fold_options: FoldOptions, options: RuntimeOptions) -> str:
-    """Return the command that times the result with the inputs and for the provider of the fold."""
+    """Return the command that times the result, with the provider and inputs of this command."""
     words = ["widthfold", "verify", model.as_posix(), out.as_posix()]
     words += ["--freeze-weights"] if fold_options.freeze_weights else []
     words += ["--provider", options.provider] if options.provider is not Provider.AUTO else []

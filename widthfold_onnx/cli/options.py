@@ -1,7 +1,7 @@
 """Define options that commands share, and derive options from dataclasses.
 
-A field has the type and the default of its option. Only the help is written by hand, by the option
-as `--help` shows it: `"--nodes GLOB": "Fold only"`.
+An option has the type and the default of its field. Only its help is written by hand, under the
+option as `--help` shows it: `{"--threads": "Threads of one operator."}`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from widthfold_onnx.reports.formats import Destinations
 from widthfold_onnx.text import printable, quoted
 
 Help = Mapping[str, str | Mapping[str, Any]]
-"""By option its help, or what else click is told of it, such as another type."""
+"""Option -> its help, or arguments of `click.option`, such as another type."""
 
 Command = Callable[..., Any]
 
@@ -42,15 +42,15 @@ MAX_EXTENT = 1 << 40
 
 
 class Word(click.Choice):  # type: ignore[type-arg] # not generic in click 8.1
-    """An option that takes a member of an enumeration, also a member that is not listed."""
+    """A member of an enumeration, also an unlisted one such as FooExecutionProvider."""
 
     def __init__(self, words: type[StrEnum]) -> None:
-        """Show the words that the enumeration lists."""
+        """Let `--help` show the listed words."""
         super().__init__([word.value for word in words])
         self.words = words
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the member; refuse another word, and list the words that are offered."""
+        """Return the member of a word; refuse any other word, and list those that are offered."""
         try:
             return self.words(value)
         except ValueError:
@@ -69,7 +69,7 @@ def parse_axis(text: str) -> AxisName | int:
 
 
 def _numbers(text: str, separator: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:
-    """Return the numbers of a text; none of them if a part of it is no number."""
+    """Split a text into numbers; return () if one part is no number."""
     try:
         return tuple(map(kind, text.split(separator)))
     except ValueError:
@@ -97,9 +97,9 @@ def parse_shape(text: str) -> tuple[str, list[tuple[int, ...]]]:
 
 
 def paired_sizes(pairs: Iterable[tuple[str, list[tuple[int, ...]]]]) -> Sizes:
-    """Assign shapes to inputs: the first shapes of all inputs together, then the second ones.
+    """Combine the shapes of inputs: the first shapes of all of them, then the second ones, ...
 
-    An input with a single shape has it in every assignment.
+    An input with a single shape has that one in every assignment.
     """
     shapes: dict[str, list[tuple[int, ...]]] = {}
     for name, choices in pairs:
@@ -148,29 +148,30 @@ TYPES: dict[Any, Any] = {
     Path: click.Path(path_type=Path),
     AxisName | int: parse_axis,
 }
-"""Types of click by type of a field; words of any other enumeration are its members."""
+"""Type of a field -> type of click. Other types are enumerations, of which an option is a
+`Word`."""
 
 COLLECTIONS: dict[Any, tuple[Callable[[str], Any], Callable[[Iterable[Any]], Any]]] = {
     Sizes: (parse_shape, paired_sizes),
     Values: (parse_value, unique_values),
     Mapping[str, str]: (parse_assignment, unique_values),
 }
-"""By type of a field, how one value of its option is read, and how all of them are joined."""
+"""Type of a field -> functions that parse one value of its option, and that join all values."""
 
 
 def options_of(
     argument: str, kind: type[Any], helps: Help, make: Callable[..., Any] | None = None
 ) -> Callable[[Command], Command]:
-    """Add options to a command, which gets them as one argument.
+    """Return a decorator that adds options to a command, which gets them as one argument.
 
-    An option has the name of its field, with an "s" less if it may be given several times, or
-    begins with "no-" if it switches off.
+    An option has the name of its field: in the singular if it may be given several times
+    (`--provider-option`), and with "no-" in front if it switches something off (`--no-timing`).
 
     Args:
         argument: name of the argument.
         kind: the dataclass.
         helps: help of the options, in the order of `--help`.
-        make: makes the argument of the values by field, where that is not `kind` itself.
+        make: called with the values by field to make the argument; None calls `kind`.
     """
     hints = get_type_hints(kind)
     defaults = {field.name: field.default for field in fields(kind)}
@@ -198,7 +199,7 @@ def options_of(
 
 
 def _derived(hint: Any, default: Any) -> dict[str, Any]:
-    """Return what click is told of an option, by the type and the default of its field."""
+    """Return arguments of `click.option` that follow from type and default of a field."""
     if hint is bool:
         return {"is_flag": True, "flag_value": not default, "default": default}
     if hint in COLLECTIONS:
@@ -290,7 +291,7 @@ def planning_options(default_factor: str | None) -> Callable[[Command], Command]
 
 
 def _make_fold_options(**values: Any) -> FoldOptions:
-    """Return the options; a factor by default is none where only strides are folded."""
+    """Make the options; the default factor does not apply if only strides are folded."""
     source = click.get_current_context().get_parameter_source("factor")
     if values["form"] == FormName.STRIDES and source is ParameterSource.DEFAULT:
         values["factor"] = None

@@ -1,6 +1,6 @@
 """Define the pre-commit hook: `optimize --check` on every file that was changed.
 
-`optimize` takes one model and its OUT, pre-commit hands over all files at once: hence this command.
+It is a command of its own, as pre-commit passes all files at once, and `optimize` takes one model.
 """
 
 from __future__ import annotations

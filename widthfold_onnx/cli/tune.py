@@ -1,4 +1,4 @@
-"""widthfold tune."""
+"""The command `widthfold tune`: measure the layers of many models ahead."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def tune_command(
     measured again. Ctrl-C ends measuring and keeps the measurements. If a model cannot be read, the
     table names it, and the other models are tuned. The exit code is the code of the first error.
     """
-    if len(models) == 1:  # nothing else is tuned, so there is no table to name it in
+    if len(models) == 1:  # a single model that cannot be read is an error, not a row of a table
         load(models[0])
     from widthfold_onnx.reports.described.tuning import NOT_KEPT
     from widthfold_onnx.tuning.store import default_path

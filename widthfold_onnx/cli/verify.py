@@ -1,4 +1,4 @@
-"""widthfold verify."""
+"""The command `widthfold verify`: prove, compare and time two models."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Fold linalg operations of an MLIR module: the paper's pass in a compiler's own language.
 
-`operations` reads them as layers, `emission` puts folded operations in their place, `files` goes
-from file to file. They take IREE's bindings of MLIR from here, which are imported at their first
-use. Forms, moves and weights come from `algebra`, `rules` and `rewrite`, as for an ONNX model.
+`operations` reads them as layers, `emission` replaces them by folded operations, `files` folds a
+file. IREE's bindings of MLIR are attributes of this package (`mlir.linalg`), imported on first use.
+Forms, moves and weights come from `algebra`, `rules` and `rewrite`, as for an ONNX model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BINDINGS = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return one of `BINDINGS`.
+    """Import one of `BINDINGS`.
 
     Raises:
         UsageError: IREE is not installed.

@@ -1,8 +1,9 @@
-"""Put the folded operation and its moves in the place of another.
+"""Replace an operation by the folded one between its moves.
 
-A Reshape is a tensor.expand_shape to fine axes, whose products are the axes of both sides, and then
-a tensor.collapse_shape. Neighbouring Transposes become one, or cancel. The moves of the NHWC path
-begin and end in ONNX's order, so a channels-last layer keeps only its views.
+A Reshape becomes a tensor.expand_shape to axes so fine that those of both sides are products of
+them, and then a tensor.collapse_shape. Neighbouring Transposes are merged, or cancel: forms of the
+layout NHWC begin and end with Transposes from and to ONNX's order, which cancel those of a
+channels-last operation, so that only Reshapes remain.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
 
 PURE = ("arith.constant", "tensor.empty", "tensor.pad", "linalg.broadcast", "linalg.fill")
-"""Operations that are removed where nothing reads them any more."""
+"""Operations that are removed if nothing reads their results any more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,13 +47,14 @@ class FoldedOperation:
 
     Attributes:
         kind: its name in `CONVOLUTIONS`, or `LINALG_MATMUL`.
-        axes: letters of data and result; none for a product.
-        data: extents of its data, before it is padded.
+        axes: letters of data and result; "" for a product.
+        data: extents of its data, before padding.
         weight: its weight.
         result: extents of its result.
-        channels: extents of the axes of the result that make up its output channels, by axis.
-        lifted: axes of extent 1 before the positions: linalg has groups along two axes only.
-        window: the axes of the kernel, by axis of the data.
+        channels: axis of the result -> extent, of the axes that make up the output channels.
+        lifted: number of spatial axes of extent 1 that were added in front: grouped convolutions of
+            linalg have two spatial axes.
+        window: spatial axis of the data -> the folded axis of the kernel.
     """
 
     kind: str
@@ -79,13 +81,13 @@ def replace_operation(linalg_op: LinalgOp, layer: Layer, form: Form, *, groups: 
     Args:
         linalg_op: the operation.
         layer: the operation, read as a layer.
-        form: the form to put in its place.
-        groups: make groups of a weight that is block-diagonal.
+        form: the form to replace it by.
+        groups: turn the blocks of a block-diagonal weight into groups.
     """
     op, block = linalg_op.op, linalg_op.op.block
     data_shape, result_shape = shape_of(linalg_op.data), shape_of(op.result)
     packing_moves = (*to_canonical(linalg_op.axes[0], data_shape), *form.packing_moves)
-    # No form of a factor adds results of taps.
+    # Forms by a factor never sum results of taps, so all of these are moves.
     form_moves = cast("tuple[Move, ...]", form.unpacking_moves)
     canonical = to_canonical(result_axes(linalg_op.axes[0]), result_shape)
     unpacking_moves = (*form_moves, *inverse_moves(result_shape, canonical))
@@ -115,7 +117,7 @@ def replace_operation(linalg_op: LinalgOp, layer: Layer, form: Form, *, groups: 
 def _folded_operation(
     linalg_op: LinalgOp, layer: Layer, fold: ConvFold, dims: Dims, *, groups: bool
 ) -> FoldedOperation:
-    """Return the operation for data of the extents [N, C, *spatial], or of a product's."""
+    """Return the folded operation, for data with extents [N, C, *spatial] or those of a product."""
     weight = folded_weight(layer, layer.read_weight(), fold)
     if linalg_op.kind == LINALG_MATMUL:
         axis = 1 if linalg_op.right else 0
@@ -164,10 +166,10 @@ def _init(
     operation: FoldedOperation,
     unpacking_moves: Sequence[Move],
 ) -> Any:
-    """Return the tensor to which the products are added.
+    """Emit the tensor to which the products are added (`outs` of the operation).
 
-    A bias is folded like a bias of ONNX, and a number stays one. Any other tensor is moved by the
-    inverse of the moves of the result.
+    A bias is folded as that of an ONNX layer, and a single number stays one. Any other tensor is
+    packed by the inverse of the moves that unpack the result.
     """
     init, element = linalg_op.op.operands[2], linalg_op.op.result.type.element_type
     axes = [i for i, x in enumerate(result_axes(linalg_op.axes[0])) if x in "gf"]
@@ -185,9 +187,9 @@ def _init(
 
 
 def _per_channel(value: Any, axes: Sequence[int]) -> Array | None:
-    """Return the numbers of a tensor along some axes, None if the other axes do not repeat them.
+    """Return the numbers that a constant tensor repeats along all but some axes; None for others.
 
-    If all numbers are equal, the result is a single number.
+    If all numbers are equal, the result is a scalar.
     """
     source, numbers = value.owner, numbers_of(value)
     broadcast_axes = [i for i in range(value.type.rank) if i not in axes]
@@ -208,7 +210,7 @@ OPEN = 2**61 - 1
 
 
 def inverse_moves(shape: Dims, moves: Sequence[Move]) -> tuple[Move, ...]:
-    """Return the moves that undo some moves of a tensor of these extents."""
+    """Return the moves that undo the given moves of a tensor of these extents."""
     inverse: list[Move] = []
     for move in moves:
         result = shape_after(shape, [move])
@@ -250,7 +252,7 @@ def _emit_transpose(value: Any, order: Sequence[int]) -> Any:
 
 
 def _emit_reshape(value: Any, shape: Dims) -> Any:
-    """Regroup the axes of a tensor."""
+    """Emit the Reshape of a tensor."""
     old_ends, new_ends = (_ends(extents) for extents in (shape_of(value), shape))
     fine_ends = sorted((Counter(old_ends) | Counter(new_ends)).elements())
     pairs = zip([1, *fine_ends], fine_ends, strict=False)
@@ -267,19 +269,24 @@ def _emit_reshape(value: Any, shape: Dims) -> Any:
 
 
 def _ends(shape: Dims) -> list[int]:
-    """Return the number of elements up to the end of each axis."""
+    """Return the products of the extents of the first axes: 2x3x4 gives 2, 6, 24."""
     return list(accumulate((OPEN if e is None else e for e in shape), operator.mul))
 
 
 def _groups(ends: list[int], fine: list[int]) -> list[list[int]]:
-    """Return the fine axes of each axis; axes of extent 1 behind an axis belong to it."""
+    """Return the fine axes that each axis consists of; those of extent 1 go to the axis before."""
     first = [0, *(fine.index(end) + ends[:i].count(end) + 1 for i, end in enumerate(ends))]
     first[-1] = len(fine)
     return [list(range(a, b)) for a, b in pairwise(first)]
 
 
 def emit_pad(value: Any, pads: Mapping[int, tuple[int, int]]) -> Any:
-    """Surround a tensor by zeros, as many as are given by axis."""
+    """Pad a tensor with zeros.
+
+    Args:
+        value: the tensor.
+        pads: axis -> zeros before and behind it.
+    """
     shape, element = shape_of(value), value.type.element_type
     low, high = ([pads.get(i, (0, 0))[end] for i in range(len(shape))] for end in (0, 1))
     if not any(low + high):
@@ -294,14 +301,14 @@ def emit_pad(value: Any, pads: Mapping[int, tuple[int, int]]) -> Any:
 
 
 def emit_constant(numbers: Array) -> Any:
-    """Make a constant tensor."""
+    """Emit a constant tensor."""
     native = numbers.dtype.newbyteorder("=")  # the bindings refuse a dtype that names its order
     attribute = mlir.ir.DenseElementsAttr.get(numbers.astype(native, order="C"))
     return mlir.arith.constant(attribute.type, attribute)
 
 
 def emit_empty(shape: Dims, element: Any, template: Any) -> Any:
-    """Make a tensor for results, with as many samples as another where their number is open."""
+    """Emit a tensor for results; if its number of samples is open, it is that of the template."""
     return mlir.tensor.empty([_samples(template) if e is None else e for e in shape], element)
 
 

@@ -26,13 +26,13 @@ OPSET = "17"
 def fold_file(
     source: Path, out: Path, options: FoldOptions, *, groups: bool = False
 ) -> list[SiteReport]:
-    """Fold the layers of a module in the form that is the cheapest on paper.
+    """Fold the layers of a module, each in the legal form with the lowest estimated cost.
 
     Args:
         source: MLIR as text or bytecode if its name ends in .mlir or .mlirbc, else an ONNX model.
-        out: where the module goes, as text.
-        options: which layers, how far; a factor must be given.
-        groups: make groups of a folded weight that is block-diagonal.
+        out: file for the folded module, as text.
+        options: which layers are folded, and how; a factor must be given.
+        groups: turn the blocks of a block-diagonal folded weight into groups.
 
     Returns:
         The outcome of every layer.
@@ -75,7 +75,7 @@ def fold_module(
 
 def _imported(model: Path) -> bytes:
     """Return an ONNX model as linalg operations, as IREE itself imports it."""
-    load(model)  # raises the error of a file that is no model
+    load(model)  # raises InvalidModelError for a file that is no model
     with tempfile.TemporaryDirectory() as folder:
         torch, linalg = Path(folder, "torch.mlir"), Path(folder, "linalg.mlir")
         _run("import_onnx", str(model), "--opset-version", OPSET, "-o", str(torch))

@@ -1,7 +1,7 @@
 """Read named linalg operations as layers, and all layers as one ONNX model.
 
-Each layer becomes a Conv or MatMul of an ONNX model, without a connection to other layers. So it is
-read, judged and folded by the very rules that hold for ONNX models.
+Each layer becomes a Conv or MatMul of an ONNX model that is not connected to other layers. So the
+rules for ONNX models read, judge and fold it.
 
 The axes of an operand are named by letters: n samples, g groups, c input channels of a group, f
 output channels of a group, h and w positions. A letter without an axis has extent 1.
@@ -42,11 +42,11 @@ CONVOLUTIONS: Mapping[str, tuple[str, str]] = {
     "depthwise_conv_2d_nchw_chw": ("nghw", "ghw"),
     "depthwise_conv_2d_nhwc_hwc": ("nhwg", "hwg"),
 }
-"""Letters of data and weight by operation."""
+"""Operation -> letters of its data and of its weight."""
 
 LINALG_MATMUL = "matmul"
 PLAIN = ("(d0, d2)", "(d2, d1)", "(d0, d1)")
-"""Axes, of (d0, d1, d2), of operands and result of a product without a transposed operand."""
+"""Results of the indexing maps, (d0, d1, d2) -> ..., of a product without transposed operands."""
 
 ELEMENTS = {
     "f16": TensorProto.FLOAT16,
@@ -55,7 +55,7 @@ ELEMENTS = {
     "f64": TensorProto.DOUBLE,
 }
 ORDER = "ngfchw"
-"""The letters in ONNX's order."""
+"""The letters in the order in which ONNX has these axes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +65,8 @@ class LinalgOp:
     Attributes:
         op: the operation.
         kind: its name in `CONVOLUTIONS`, or `LINALG_MATMUL`.
-        pads: zeros before and behind the positions of its data; none if it reads no tensor.pad.
-        weight: the other operand, if it is constant.
+        pads: zeros before and behind each spatial axis, from a tensor.pad; () if it reads none.
+        weight: the weight if it is constant, else None.
         right: True if the weight is the second operand.
     """
 
@@ -78,23 +78,23 @@ class LinalgOp:
 
     @property
     def data(self) -> Any:
-        """The operand that is not constant, before it is padded by zeros."""
+        """The operand that is not the weight, before it is padded with zeros."""
         value = self.op.operands[0 if self.right else 1]
         return value.owner.operands[0] if self.pads else value
 
     @property
     def axes(self) -> tuple[str, str]:
-        """Letters of data and weight; none for a product."""
+        """Letters of data and weight; "" for a product."""
         return CONVOLUTIONS.get(self.kind, ("", ""))
 
     @property
     def channels_last(self) -> bool:
-        """True if the data ends with its channels."""
+        """True if channels are the last axis of the data."""
         return self.axes[0].endswith(("c", "g"))
 
     @property
     def name(self) -> str:
-        """The function that holds it, and its result."""
+        """Its name in reports: FUNCTION/%RESULT."""
         parent = self.op.parent
         while "sym_name" not in parent.attributes and parent.parent is not None:
             parent = parent.parent
@@ -103,7 +103,7 @@ class LinalgOp:
 
 
 def find_operations(module: Any) -> list[LinalgOp]:
-    """Return all operations that `CONVOLUTIONS` or `LINALG_MATMUL` names, on tensors, in order."""
+    """Return the operations on tensors that are in `CONVOLUTIONS` or `LINALG_MATMUL`, in order."""
     linalg_ops: list[LinalgOp] = []
 
     def visit(op: Any) -> Any:
@@ -133,7 +133,7 @@ def _linalg_op(op: Any, kind: str) -> LinalgOp:
 
 
 def _pads(data: Any, letters: str) -> tuple[tuple[int, int], ...]:
-    """Return the zeros that a tensor.pad puts before and behind positions; () for other values."""
+    """Return the zeros that a tensor.pad adds to each spatial axis; () for any other value."""
     source = data.owner
     if isinstance(source, mlir.ir.Block) or source.name != "tensor.pad":
         return ()
@@ -179,7 +179,7 @@ def decide(linalg_ops: Sequence[LinalgOp], options: FoldOptions) -> list[Decisio
 
     Args:
         linalg_ops: the operations.
-        options: which layers, and which forms of them.
+        options: which layers are folded, and how.
 
     Raises:
         UsageError: a node pattern that matches no operation.
@@ -203,7 +203,7 @@ def decide(linalg_ops: Sequence[LinalgOp], options: FoldOptions) -> list[Decisio
 
 
 def _model(linalg_ops: Sequence[LinalgOp]) -> onnx.ModelProto:
-    """Return the ONNX model of all operations; operands are named by their numbers."""
+    """Return one ONNX model of all operations; number i reads x{i} and w{i}, and makes y{i}."""
     nodes, inputs, weights = [], [], []
     for i, linalg_op in enumerate(linalg_ops):
         shape, of_weight = shape_of(linalg_op.data), linalg_op.axes[1]
@@ -232,7 +232,7 @@ def _model(linalg_ops: Sequence[LinalgOp]) -> onnx.ModelProto:
 
 
 def _attributes(linalg_op: LinalgOp) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a Conv."""
+    """Yield the attributes of the Conv; none for a product."""
     if linalg_op.kind == LINALG_MATMUL:
         return
     for name in ("strides", "dilations"):
@@ -245,7 +245,7 @@ def _attributes(linalg_op: LinalgOp) -> Iterator[tuple[str, Any]]:
 
 
 def in_order(letters: str) -> tuple[int, ...]:
-    """Return the axes in ONNX's order."""
+    """Return the permutation that brings axes into ONNX's order."""
     return tuple(sorted(range(len(letters)), key=lambda i: ORDER.index(letters[i])))
 
 
@@ -260,7 +260,7 @@ def _outputs_first(letters: str, shape: Dims) -> Dims:
 
 
 def result_axes(data: str) -> str:
-    """Return the letters of the result."""
+    """Return the letters of the result for those of the data."""
     return data.replace("c", "f")
 
 
@@ -268,10 +268,10 @@ def to_canonical(letters: str, shape: Dims, lifted: int = 0) -> tuple[Move, ...]
     """Return the moves from data or result to [N, C, *spatial].
 
     Args:
-        letters: its axes, in which groups stand directly before their channels; none for a product,
-            which needs no moves.
+        letters: its axes, with groups directly before their channels; "" for a product, which needs
+            no moves.
         shape: its extents.
-        lifted: first spatial axes to leave out, which have extent 1.
+        lifted: number of leading spatial axes, of extent 1, to drop.
     """
     if not letters:
         return ()

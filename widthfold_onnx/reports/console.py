@@ -41,7 +41,11 @@ _MIN_NAME_WIDTH = 20
 
 @contextlib.contextmanager
 def printing() -> Iterator[None]:
-    """Print in any encoding; a closed pipe is ignored, a full disk is an error."""
+    """Let the block print in any encoding; ignore a closed pipe, report a full disk.
+
+    Raises:
+        UsageError: the output cannot be written, e.g. as the disk is full.
+    """
     if sys.stdout is None:  # the caller closed it
         # It stays open for the rest of the process.
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - no path of ours
@@ -76,10 +80,9 @@ def show(description: Description, *, whole_names: bool = False) -> None:
 
 
 def table(content: Table, *, whole_names: bool = False) -> None:
-    """Print a table; where it does not fit the terminal, its sentences stand below their row.
+    """Print a table. If a terminal is too narrow for it, sentences go below their row.
 
-    Names are shortened to the width of their column, unless they shall be whole: then a terminal
-    wraps them.
+    Names are shortened to the width of their column; a terminal wraps them if `whole_names`.
     """
     console = _console()
     rows = [[_lines(cell) for cell in row] for row in (content.columns, *content.rows)]
@@ -106,8 +109,8 @@ def _print_grid(
     Args:
         console: the terminal.
         rows: the cells.
-        sentences: the last column holds sentences, which may stand below their row.
-        whole_names: as of `table`.
+        sentences: True if the last column holds sentences, which may go below their row.
+        whole_names: as in `table`.
     """
     widths, is_stacked = _widths(rows, console.width, sentences=sentences)
     names: list[str] = [row[0][0] for row in rows]
@@ -133,10 +136,10 @@ def _print_grid(
 def _widths(
     rows: Sequence[Sequence[Sequence[str]]], room: int, *, sentences: bool
 ) -> tuple[list[int], bool]:
-    """Return the widths of the columns that fit into a terminal.
+    """Return widths with which the columns fit into `room` characters.
 
-    The second result is True if the last column, of sentences, is left out of them: it stands
-    below its row.
+    The second result is True if the last column, of sentences, goes below the rows; then it has no
+    width.
     """
     widths = [
         max(cell_len(line) for cell in column for line in cell)
@@ -148,13 +151,13 @@ def _widths(
     if is_stacked:
         widths.pop()
     while _extent(widths) > room and max(widths) > 1:
-        place = 0 if widths[0] > _MIN_NAME_WIDTH else widths.index(max(widths))
-        widths[place] -= 1
+        column = 0 if widths[0] > _MIN_NAME_WIDTH else widths.index(max(widths))
+        widths[column] -= 1
     return widths, is_stacked
 
 
 def _extent(widths: Sequence[int]) -> int:
-    """Return the characters of a row."""
+    """Return the width of a row, in characters."""
     return sum(widths) + _GAP * (len(widths) - 1)
 
 
@@ -163,7 +166,7 @@ def _lines(cell: Cell) -> list[str]:
 
 
 def _plain(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return columns for a pipe: an overlong cell sticks out instead of widening its column."""
+    """Align columns for a pipe; an overlong cell shifts its own row only."""
     widths = [min(max(map(cell_len, column)), _PIPE_COLUMN) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -183,7 +186,7 @@ def say(line: str, *, command: bool = False) -> None:
 
     Args:
         line: the text.
-        command: it is to be copied, so it is not wrapped.
+        command: True if users copy it; then it is not wrapped.
     """
     console = _console()
     console.print(
@@ -201,7 +204,7 @@ def write(text: str) -> None:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Raise, where rich would exit with a code of its own."""
+        """Raise the error; rich would exit with a code of its own."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 

@@ -1,4 +1,4 @@
-"""Define the description of a report: tables and lines, which every renderer shows."""
+"""Define descriptions of reports: tables and lines, which every renderer shows."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Column(Generic[Row]):
     Attributes:
         heading: the text above it.
         cell: returns the cell of a row.
-        is_detail: whether a brief table lacks the column.
-        names: whether it holds names of a model, which may be shortened; only the first column of a
-            table may.
-        sentences: whether it holds sentences, which may stand below their row; only the last
-            column of a table may.
+        is_detail: True if only full tables have it.
+        names: True if it holds names of a model, which renderers may shorten. Only the first column
+            of a table can be such a column.
+        sentences: True if it holds sentences, which renderers may put below the row. Only the last
+            column of a table can be such a column.
     """
 
     heading: str
@@ -44,11 +44,11 @@ class Table:
     """A table without empty columns.
 
     Attributes:
-        title: what its rows are.
+        title: what the rows are, e.g. "layers".
         columns: headings.
-        rows: cells by row.
-        names: whether the first column holds names of a model.
-        sentences: whether the last column holds sentences.
+        rows: cells, [row][column].
+        names: True if the first column holds names of a model.
+        sentences: True if the last column holds sentences.
     """
 
     title: str
@@ -58,9 +58,9 @@ class Table:
     sentences: bool
 
     def short_names(self, limit: int) -> list[str]:
-        """Return the text of the first column, each name shortened to at most `limit` characters.
+        """Return the texts of the first column.
 
-        What is no name is returned as it is.
+        If they are names of a model, each is shortened to at most `limit` characters.
         """
         texts = ["; ".join([cell] if isinstance(cell, str) else cell) for cell, *_ in self.rows]
         return short_names(texts, limit) if self.names else texts
@@ -68,7 +68,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of text behind its label; "" where it has none."""
+    """A line of text with a label in front; the label may be ""."""
 
     label: str
     text: str
@@ -79,14 +79,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Description:
-    """A report as text; names in it are as the model has them.
+    """A report as text, in the order in which a console prints it; renderers escape names.
 
     Attributes:
-        head: the summary.
-        assumptions: lines that stand before the tables.
+        head: the summary, a line between `facts` and `remarks`.
+        assumptions: lines before the tables.
         tables: tables that have rows.
-        facts: lines that lead to the summary.
-        remarks: lines that add to the summary.
+        facts: lines between the tables and the summary.
+        remarks: lines after the summary.
         verdict: pass, fail or unverified; "" for a report that judges nothing.
         meaning: what the verdict means for the models.
         models: names of the compared models.
@@ -105,7 +105,7 @@ class Description:
 def tabulated(
     title: str, columns: Sequence[Column[Row]], rows: Iterable[Row], *, is_full: bool = False
 ) -> list[Table]:
-    """Return a table without the columns that are empty everywhere; none if nothing remains."""
+    """Return a table without empty columns, as a list; [] if all columns are empty."""
     columns = [column for column in columns if is_full or not column.is_detail]
     cells = [[column.cell(row) for column in columns] for row in rows]
     indices = [i for i in range(len(columns)) if any(row[i] for row in cells)]
@@ -125,14 +125,14 @@ def transposed(
     *,
     is_full: bool = False,
 ) -> Table:
-    """Return a table turned on its side, without the lines that are empty everywhere.
+    """Return a transposed table: one line for each column, without empty lines.
 
     Args:
-        title: what its columns are.
-        corner: the heading of the headings.
-        columns: a line each, behind its heading.
-        rows: a column each, below its name.
-        is_full: whether it has the lines that are details.
+        title: what the rows, now columns, are.
+        corner: heading of the first column, which holds the headings of `columns`.
+        columns: become lines.
+        rows: become columns, each below its name.
+        is_full: True to include columns that are details.
     """
     lines = [
         [column.heading, *map(column.cell, rows.values())]

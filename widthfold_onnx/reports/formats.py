@@ -20,7 +20,7 @@ from widthfold_onnx.text import quoted
 
 
 class Format(StrEnum):
-    """A format of a result other than tables; GITHUB is for standard output only."""
+    """A format of a result beside tables; GITHUB is for standard output only."""
 
     JSON = "json"
     JUNIT = "junit"
@@ -47,12 +47,12 @@ OFFERED: dict[type[AnyReport], tuple[Format, ...]] = {
 
 @dataclass(frozen=True)
 class Destinations:
-    """The destinations of a result.
+    """Where a result goes, and in which formats.
 
     Attributes:
         reports: report files; the suffix decides the format of a file.
         format: format on standard output; None means tables.
-        details: the tables hold everything.
+        details: True: the tables are full, False: brief.
     """
 
     reports: tuple[Path, ...] = ()
@@ -64,16 +64,17 @@ class Destinations:
 
         Args:
             kind: type of the result.
-            protected: files that no report may replace, whether they are there or not.
+            protected: files that no report may replace, even if they do not exist yet.
 
         Raises:
-            UsageError: an unknown suffix, or a format that this result or machine lacks; a path
-                that cannot hold a report; or details of a format that always has details.
+            UsageError: an unknown suffix; a format that this result does not offer or whose library
+                is missing; a path that cannot be written; or `details` for another format than
+                tables, which always has them.
         """
         offered = OFFERED[kind]
         suffixes = [suffix for suffix, of_suffix in SUFFIXES.items() if of_suffix in offered]
-        for place, path in enumerate(self.reports):
-            check_own_target(path, [*protected, *self.reports[:place]], "report")
+        for index, path in enumerate(self.reports):
+            check_own_target(path, [*protected, *self.reports[:index]], "report")
             if path.suffix.lower() not in suffixes:
                 raise UsageError(
                     f"the suffix of report {quoted(str(path))} names no format of this command; it "
@@ -99,7 +100,7 @@ class Destinations:
             model: the model file as the caller named it, for annotations of that file.
 
         Raises:
-            UsageError: a path is no place for a file, or the disk is full.
+            UsageError: a file cannot be written.
         """
         from widthfold_onnx.reports.console import show, write
 
@@ -115,14 +116,14 @@ def write_report(text: str, path: Path) -> None:
     """Write a rendered report in one step.
 
     Raises:
-        UsageError: the path is no place for a report, or the disk is full.
+        UsageError: the file cannot be written.
     """
     check_own_target(path, (), "report")
     write_file(path, text.encode())
 
 
 def render(report_format: Format, result: AnyReport, model: Path) -> str:
-    """Render a result in a format that it offers; the libraries are imported only then.
+    """Render a result in a format that it offers, which imports the library of the format.
 
     Args:
         report_format: the format.

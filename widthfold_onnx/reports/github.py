@@ -1,7 +1,7 @@
 """Render annotations of a GitHub workflow: one `::error` line per reason, ten at most.
 
-The runner takes every line that starts with `::` for a command. So this form prints nothing else.
-No text of a model ever reaches the start of a line.
+The runner takes every line that starts with `::` for a command. So nothing else is printed, and no
+line starts with text of a model.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def render(report: VerifyReport | OptimizeReport, file: Path) -> str:
     """Return the annotations and a last line that sums up.
 
     Args:
-        report: the result; the reasons of a failure are errors. Limits of a pass are warnings, and
-            so are nodes that `optimize` only planned to fold.
-        file: the model file that the annotations belong to, as the caller named it.
+        report: the result. Reasons of a failure become errors; reasons of a pass and nodes that
+            `optimize` could fold become warnings.
+        file: the model file as the caller named it, to which the annotations belong.
     """
     checks = report if isinstance(report, VerifyReport) else report.verification
     kind = "warning" if checks is None or checks.verdict == "pass" else "error"
@@ -55,7 +55,7 @@ def _reason(site: SiteReport) -> str:
 
 
 def _data(text: str) -> str:
-    """Escape text: `printable` has removed line breaks, the escape character itself is left."""
+    """Escape text for a message: `printable` escapes line breaks, so only "%" is left."""
     return printable(text, _LONGEST).replace("%", "%25")
 
 

@@ -20,11 +20,11 @@ from widthfold_onnx.results import OptimizeReport, VerifyReport
 from widthfold_onnx.text import printable
 
 MAX_ROWS = 100
-"""Of a table, so that the file stays below 3 MB, whatever the model."""
+"""Most rows of a table, so that a file stays below 3 MB for any model."""
 
 _LONGEST = 1000
 _NAME = 60
-"""Characters of a name in a table; the whole name is its tooltip."""
+"""Most characters of a name in a table; its tooltip has the whole name."""
 
 
 def page(report: AnyReport) -> str:
@@ -50,10 +50,10 @@ def _context(report: AnyReport) -> dict[str, object]:
 
 
 def _pictures(report: AnyReport) -> list[tuple[str, Markup]]:
-    """Draw the times of a report, or the gain of a search that nothing else timed."""
+    """Draw the timing of a report, else the gain of the whole model in a search."""
     from widthfold_onnx.reports import pictures
 
-    # Ids are unique among all reports of a notebook, and a report always has the same.
+    # Different in all reports of a notebook, but always the same for one report.
     key = hashlib.sha256(msgspec.json.encode(report)).hexdigest()[:12]
     checks = report.verification if isinstance(report, OptimizeReport) else report
     search = report.search if isinstance(report, OptimizeReport) else None

@@ -25,7 +25,7 @@ _LONGEST = 2000
 _FIGURES = ("threads", "speedup", "low", "high", "control")
 
 Outcome = str | Error | Failure | Skipped
-"""The text of a case that passed, or the result of another case."""
+"""The text of a case that passed, else the error, the failure or why it was skipped."""
 
 
 def render(report: VerifyReport) -> str:
@@ -63,7 +63,7 @@ def _properties(report: VerifyReport) -> dict[str, object]:
 
 
 def _case(name: str, group: str, outcome: Outcome, seconds: float = 0.0) -> TestCase:
-    """Return a case; a case with a text as outcome has passed."""
+    """Return a case; it has passed if its outcome is a text."""
     case = TestCase(name, group, seconds)
     if not isinstance(outcome, str):
         case.result = [outcome]
@@ -82,7 +82,10 @@ def _output(row: OutputParity) -> TestCase:
 
 
 def _judged(name: str, result: str, line: str) -> TestCase:
-    """Return the case of a proof or a run; an open one is skipped, the verdict's case judges it."""
+    """Return the case of a proof or an integer run; one that decided nothing is skipped.
+
+    The case of the verdict judges that.
+    """
     line = printable(line, _LONGEST)
     if result == "different":
         return _case(name, "proof", Failure(line, "different"))
@@ -90,7 +93,7 @@ def _judged(name: str, result: str, line: str) -> TestCase:
 
 
 def _timing(timing: Timing) -> TestCase:
-    """Return the case of the timing; a slowdown passes here, the verdict's case judges it."""
+    """Return the case of the timing; a slowdown passes, as the case of the verdict judges it."""
     line = printable(speed(timing), _LONGEST)
     outcome = Skipped(line) if timing.verdict == "inconclusive" else line
     return _case("original / rewritten", "timing", outcome, timing.rewritten.median_ms / 1000)

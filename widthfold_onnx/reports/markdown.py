@@ -1,7 +1,7 @@
 """Render Markdown for a pull-request comment or a step summary: verdict first, 60 kB at most.
 
-Text holds names of a model. So it stands in <code> with every sign as a character reference:
-neither Markdown, HTML, mathematics, mentions nor links come to life there.
+Texts may contain names of a model. So they are put into <code>, with every punctuation mark as a
+character reference: no part of them acts as Markdown, HTML, mathematics, a mention or a link.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from widthfold_onnx.reports.description import NUMBER, Cell, Description, Line, 
 from widthfold_onnx.reports.words import short_text
 
 LIMIT = 60_000
-"""Bytes; GitHub refuses a comment of more than 65 536 characters."""
+"""Most bytes; GitHub refuses comments of more than 65 536 characters."""
 
 _OPEN_ROWS = 10
 _ROW_LIMITS = (200, 100, 50, 20, 5)
 _NAME = 60
 _CELL = 200
 _LINE = 500
-"""Characters of a name in a table, of another cell and of a line."""
+"""Most characters of a name in a table, of another cell, and of a line."""
 
 _SIGN = re.compile(r"[^\w /-]|_")
 _SIGNS = {"pass": "✅", "fail": "❌", "unverified": "⚠️"}
@@ -37,7 +37,7 @@ def render(report: AnyReport) -> str:
 
 
 def escaped(text: str, limit: int = 80) -> str:
-    """Return text of unknown origin with every sign as a character reference."""
+    """Return text of unknown origin with every punctuation mark as a character reference."""
     return _SIGN.sub(lambda sign: f"&#{ord(sign[0])};", short_text(text, limit))
 
 
@@ -47,7 +47,7 @@ def code(text: str, limit: int = 80) -> str:
 
 
 def _page(description: Description, most: int) -> str:
-    """Return all parts, with at most `most` rows or lines in each."""
+    """Return the whole page; tables and the list of lines have at most `most` items."""
     lines = [description.head, *description.assumptions, *description.remarks, *description.facts]
     items = [f"- {_line(line)}" for line in lines[:most] if line.text]
     if len(lines) > most:

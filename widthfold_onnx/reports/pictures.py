@@ -1,4 +1,4 @@
-"""Draw times as SVG that has the colours of its page, and ids of its own."""
+"""Draw times as SVG in the colours of the surrounding page."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from widthfold_onnx.results import NodeTime, Timing
 from widthfold_onnx.runtime.intervals import noise
 
 WIDTH = 4.4
-"""Inches; at 8 pt letters this is legible on a phone without turning it."""
+"""Width of pictures in inches: letters of 8 pt are legible on a phone in portrait mode."""
 
 INK, MUTED, RULE, BEFORE, AFTER = "#010101", "#020202", "#030303", "#040404", "#050505"
-"""Stand-ins for the page's colours, which differ between a light and a dark screen."""
+"""Placeholders for colours of the page, which differ between light and dark mode."""
 
 _COLOURS = {INK: "ink", MUTED: "muted", RULE: "rule", BEFORE: "before", AFTER: "after"}
 _STYLE = {
@@ -50,7 +50,7 @@ _EDITS = (
         for stand_in, colour in _COLOURS.items()
     ),
 )
-"""Changes to the SVG of matplotlib: the page has the fonts and the colours."""
+"""Replacements in the SVG of matplotlib, so that fonts and colours come from the page."""
 
 MAX_DRAWN_NODES = 15
 _NAME = 44
@@ -63,20 +63,20 @@ def draw(
     paint: Callable[[Axes], None],
     margins: tuple[float, float, float, float] | None = None,
 ) -> Markup:
-    """Make one picture.
+    """Render one picture as an SVG element.
 
     Args:
-        key: unique among the pictures of a page; the ids inside depend on it.
-        title: text for readers who cannot see the picture.
+        key: unique among the pictures of a page; ids in the SVG are derived from it.
+        title: text alternative, for screen readers.
         size: width and height in inches.
         paint: draws on the axes.
-        margins: left, right, bottom and top in inches; None lets matplotlib measure, which takes
-            it twice the time.
+        margins: left, right, bottom and top in inches; None: matplotlib finds them, which doubles
+            the time.
     """
     buffer = io.StringIO()
     settings = {**_STYLE, "svg.hashsalt": key}
     with matplotlib.style.context(["default", settings]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a glyph that matplotlib's font lacks, the viewer has
+        warnings.simplefilter("ignore")  # of a missing glyph: the font of the page counts
         figure = Figure(figsize=size, layout="constrained" if margins is None else None)
         paint(figure.subplots())
         if margins is not None:
@@ -98,10 +98,10 @@ def draw(
 
 
 def speed(ratio: float, low: float, high: float, control: float, key: str) -> Markup:
-    """Draw the speed-up with its interval, over the band in which two copies of one model differ.
+    """Draw the speed-up and its interval over the A/A control, by which copies of a model differ.
 
-    The dashed lines are where a verdict begins, which is further out than the band. A control of 0
-    is an unknown one: no band is drawn.
+    Dashed lines are the limits of noise: the verdict is faster or slower if the whole interval lies
+    beyond one. A control of 0 is unknown and not drawn.
     """
     band = (1 / (1 + control), 1 + control)
     bars = (1 / noise(control), noise(control))
@@ -132,7 +132,7 @@ def speed(ratio: float, low: float, high: float, control: float, key: str) -> Ma
 
 
 def nodes(timing: Timing, key: str) -> Markup:
-    """Draw the times of the slowest nodes of either model, before and after."""
+    """Draw the times of the slowest nodes as bars, one for each model."""
     rows = _slowest(timing.original.nodes, timing.rewritten.nodes)
 
     def paint(axes: Axes) -> None:
@@ -159,7 +159,7 @@ def nodes(timing: Timing, key: str) -> Markup:
 def _slowest(
     original: Sequence[NodeTime], rewritten: Sequence[NodeTime]
 ) -> list[tuple[str, float, float]]:
-    """Label and time in both models, slowest first; a node of one model has 0 in the other."""
+    """Return label and times of nodes, slowest first; 0 for a model that lacks the node."""
     times: dict[tuple[str, str], list[float]] = {}
     for side, profile in enumerate((original, rewritten)):
         for node in profile:

@@ -9,11 +9,11 @@ from widthfold_onnx.results import Gain, InspectSite, SiteReport
 from widthfold_onnx.text import printable
 
 _NAMES = 4
-"""Names of a list that are shown."""
+"""Most names of a list that are shown."""
 
 
 def figure(value: float | None, digits: int = 2) -> str:
-    """Format a number with few digits, "-" if there is none."""
+    """Format a number with so many significant digits; "-" for None."""
     return "-" if value is None else f"{value:.{digits}g}"
 
 
@@ -23,13 +23,13 @@ def size_text(count: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number with its noun."""
+    """Return a number with its noun: "1 layer", "2 layers", "2 processes"."""
     plural = "es" if noun.endswith("s") else "s"
     return f"{count} {noun}{'' if count == 1 else plural}"
 
 
 def clauses(*texts: str) -> str:
-    """Join the texts that are not empty to one line."""
+    """Join the texts that are not empty with semicolons."""
     return "; ".join(filter(None, texts))
 
 
@@ -45,7 +45,7 @@ def shapes_text(inputs: Mapping[str, Sequence[int]], limit: int | None = None) -
 
     Args:
         inputs: shape of each input.
-        limit: number of inputs that are named, if not all are.
+        limit: most inputs to name; None names all.
     """
     texts = [f"{printable(n)} {'x'.join(map(str, d)) or 'scalar'}" for n, d in inputs.items()]
     suffix = f" and {len(texts) - limit} more" if limit is not None and len(texts) > limit else ""
@@ -59,7 +59,7 @@ def kinds(sites: Sequence[SiteReport | InspectSite]) -> str:
 
 
 def short_text(name: str, limit: int) -> str:
-    """Shorten a name to both ends, escaped; exporters write long names that start alike."""
+    """Escape a name and shorten it in the middle, as long names of exporters start alike."""
     text = printable(name, 10_000)
     if len(text) <= limit:
         return text
@@ -67,10 +67,10 @@ def short_text(name: str, limit: int) -> str:
 
 
 def short_names(names: Sequence[str], limit: int) -> list[str]:
-    """Shorten the names of a table to both ends, so that they differ where the names do.
+    """Shorten the names of a table in the middle, so that different names stay different.
 
-    Folders with which all of them begin are left out first. Names that would still look alike keep
-    the place where they differ, too.
+    First, leading folders that all of them share are left out. Names that would still look alike
+    also keep the part where they differ.
 
     >>> short_names(["encoder/layer_1/attention/Conv", "encoder/layer_2/attention/Conv"], 24)
     ['…/layer_1/attention/Conv', '…/layer_2/attention/Conv']
@@ -91,26 +91,26 @@ def short_names(names: Sequence[str], limit: int) -> list[str]:
 
 
 def _without_shared_folders(names: Sequence[str]) -> list[str]:
-    """Return names without the folders with which all of them begin; the last part stays."""
+    """Return names without the leading folders that all share; the last part always stays."""
     paths = [name.split("/") for name in names]
     shared = _shared_start([path[:-1] for path in paths])
     return ["/".join(["…", *path[shared:]]) for path in paths] if shared else [*names]
 
 
 def _shared_start(sequences: Sequence[Sequence[str]]) -> int:
-    """Count the items with which all sequences begin: characters of texts, folders of paths."""
-    places = zip(*sequences, strict=False)
-    return len(list(takewhile(lambda items: len(set(items)) == 1, places)))
+    """Return the length of the common prefix, in characters of texts or in folders of paths."""
+    columns = zip(*sequences, strict=False)
+    return len(list(takewhile(lambda items: len(set(items)) == 1, columns)))
 
 
-def _around(text: str, place: int, limit: int) -> str:
-    """Shorten a text to three parts: both ends, and what stands at a place between them."""
+def _around(text: str, start: int, limit: int) -> str:
+    """Shorten a text to three parts: its beginning, the part from `start` on, and its end."""
     part = (limit - 2) // 3
-    return f"{text[:part]}…{text[place : place + part]}…{text[len(text) - part :]}"
+    return f"{text[:part]}…{text[start : start + part]}…{text[len(text) - part :]}"
 
 
 def list_text(names: Sequence[str], limit: int) -> str:
-    """List the first names, each of at most `limit` characters, and count the others."""
+    """Join the first names, each in at most `limit` characters, and count the others."""
     text = ", ".join(short_text(name, limit) for name in names[:_NAMES])
     hidden_count = len(names) - _NAMES
     return f"{text} and {hidden_count} more" if hidden_count > 0 else text

@@ -28,7 +28,7 @@ _NAME = 72
 """Characters of a name in a list."""
 
 _REASON = 200
-"""Characters of a name with a reason behind it."""
+"""Most characters of a name followed by a reason."""
 
 _GROUPS = 5
 """Rows of folded sites in a brief description."""
@@ -41,11 +41,11 @@ LARGE_GROWTH = 4
 
 
 ONLY_MULTIPLIES = "only multiplies work"
-"""What is said of a fold that computes more vectors than the layer as it is."""
+"""Remark on a fold that computes more vectors than the layer as it is."""
 
 
 IF_REACHED = "if the proof reaches the fold"
-"""What is said of a layer that `optimize` may leave alone, although `inspect` lists its fold."""
+"""Remark on a layer whose fold `inspect` lists, although `optimize` may leave it alone."""
 
 
 def _form(form: FormChoice) -> str:
@@ -75,7 +75,7 @@ def _forms(site: InspectSite) -> list[str]:
 
 
 def _cheapest_form(site: InspectSite) -> list[str]:
-    """Return the cheapest fold, or the reason of the axis that is nearest to one, and the hint."""
+    """Return the cheapest fold; or why the most promising axis has none, and the hint."""
     return _folds(site)[:1] or [line for line in (*_refusals(site)[:1], site.hint) if line]
 
 
@@ -114,7 +114,7 @@ def describe_inspection(report: InspectReport, *, is_full: bool) -> Description:
 
 
 def _foldable(report: InspectReport) -> str:
-    """Count the layers that can be folded, and of these what `optimize` may not want to fold."""
+    """Count the layers that can be folded, and those of them that `optimize` may leave alone."""
     cheapest = [site.choices[0] for site in report.sites if site.choices]
     text = f"{len(cheapest)} of {len(report.sites)} {kinds(report.sites)} can be folded"
     unsure = sum(site.must_be_reached for site in report.sites)
@@ -126,7 +126,7 @@ def _foldable(report: InspectReport) -> str:
 
 
 def _meanings(report: InspectReport) -> list[Line]:
-    """Explain the words that stand in rows of cheapest folds."""
+    """Explain the remarks on cheapest folds that the table contains."""
     cheapest = [site.choices[0] for site in report.sites if site.choices]
     lines = []
     if any(site.must_be_reached for site in report.sites):
@@ -146,7 +146,7 @@ def _meanings(report: InspectReport) -> list[Line]:
 
 
 def _gains(sites: Sequence[SiteReport]) -> str:
-    """Return the speed-up of a site with its interval, or the range of several speed-ups."""
+    """Return the speed-up of a site with its interval; for several sites, the range."""
     gains = sorted((site.gain for site in sites if site.gain is not None), key=lambda g: g.ratio)
     if len(gains) < 2:
         return gain_text(gains[0]) if gains else ""
@@ -155,7 +155,7 @@ def _gains(sites: Sequence[SiteReport]) -> str:
 
 
 def _fold(site: SiteReport) -> str:
-    """Return axis and factor; the kind of a form that moves no positions, such as lifted."""
+    """Return axis and factor, or the kind of a form that moves no positions, e.g. "lifted"."""
     if (site.factor or 1) > 1:
         return f"{site.axis} by {site.factor}"
     return (site.form or "").partition(" ")[2]
@@ -225,9 +225,9 @@ def describe_optimization(report: OptimizeReport, *, is_full: bool) -> Descripti
 
 
 def _groups(report: OptimizeReport) -> list[list[SiteReport]]:
-    """Return the folded sites; if nothing was changed, the most frequent refusals.
+    """Return the rows of a brief table: folded sites; if nothing was changed, common refusals.
 
-    Sites with the same outcome are one group, if there are many sites.
+    If they are many, sites with the same outcome share a row.
     """
     is_changed = report.summary.is_changing
     limit = _GROUPS if is_changed else _REFUSALS
@@ -244,7 +244,7 @@ def _groups(report: OptimizeReport) -> list[list[SiteReport]]:
 
 
 def _changes(report: OptimizeReport, *, is_full: bool) -> list[Line]:
-    """Return the lines on everything that was changed beside the sites, or left alone."""
+    """Return the lines on what was changed or left alone beside the sites."""
     lines = []
     if any(site.code == Code.ALREADY_FOLDED for site in report.sites):
         lines.append(_already_folded(report.model))
@@ -260,7 +260,7 @@ def _changes(report: OptimizeReport, *, is_full: bool) -> list[Line]:
 
 
 def _unlisted(report: OptimizeReport) -> list[Line]:
-    """Count the sites that no brief table lists, and name unchanged other parts."""
+    """Count the sites that the brief table does not list, and name what else is unchanged."""
     listed_codes = Counter(site.code for group in _groups(report) for site in group)
     codes = Counter(site.code for site in report.sites) - listed_codes
     folds = codes.pop("folded", 0)
@@ -276,7 +276,7 @@ def _unlisted(report: OptimizeReport) -> list[Line]:
 
 
 def _cautions(report: OptimizeReport) -> list[Line]:
-    """Return what a user of the result should know beside its speed."""
+    """Return warnings and remarks for users of the result."""
     spreads = [site.spread for site in report.sites if site.spread is not None and site.spread > 1]
     spread = (
         f"Inf and NaN may spread within a sample: {counted(len(spreads), 'fold')}, up to "
@@ -364,7 +364,7 @@ def companion(report: CompanionReport, *, is_full: bool) -> Line:
 
 
 def padding(report: PaddingReport, *, is_full: bool) -> Line:
-    """Describe padded channels in one line; briefly, without their gain and their ends."""
+    """Describe padded channels in one line; briefly, without gain and stops."""
     layers = [f"{layer.node} {layer.channels} -> {layer.padded}" for layer in report.layers]
     modality = "" if report.status == "padded" else "could be "
     speed = stops = ""

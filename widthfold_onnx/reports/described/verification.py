@@ -44,23 +44,23 @@ _PROOFS = {
 }
 
 _BRIEF_OUTPUTS = 8
-"""Rows of outputs in a brief description, if fewer differ."""
+"""Most outputs in a brief description, unless more of them differ."""
 
 _SLOWEST = 8
 """Nodes of each model whose times are shown."""
 
 _NAME = 60
-"""Characters of the name of an output in a line."""
+"""Most characters of the name of an output in a line."""
 
 _SHAPES = 120
-"""Characters of the shapes that were timed."""
+"""Most characters of shapes in a line."""
 
 _CLOCKS = {"thread": "its processor time", "wall": "wall time"}
 
 
 def difference(row: OutputParity) -> str:
     """Say why an output did not pass."""
-    # The figures of an unsteady output compare runs of the original; other shapes have none.
+    # An unsteady output was compared with itself; outputs of different shapes were not compared.
     if row.caveat == "unsteady" or row.worst is None:
         return row.note
     where = ",".join(map(str, row.worst.index))
@@ -96,7 +96,7 @@ SIDES: tuple[Column[Side], ...] = (
     Column("file", lambda side: size_text(side.file_bytes)),
     Column("ran on", lambda side: ", ".join(_placement(side))),
 )
-"""Figures of a model. Each is a line of its table, so that the table fits a narrow terminal."""
+"""The values of one model. Each is a line of the table, so that it fits a narrow terminal."""
 
 NODES: tuple[Column[tuple[str, Side, NodeTime]], ...] = (
     Column("slowest nodes", lambda row: row[2].name, names=True),
@@ -157,7 +157,7 @@ def _nearest(rows: Sequence[OutputParity]) -> list[OutputParity]:
 
 
 def _weak_checks(rows: Sequence[OutputParity]) -> list[Line]:
-    """Name the outputs whose values show little or nothing, by what is the matter with them."""
+    """Name the outputs whose values show little or nothing, one line for each reason."""
     names: dict[str, list[str]] = {}
     for row in rows:
         if row.passed and row.level == "disabled" and row.caveat in ("meaningless", "saturated"):
@@ -166,7 +166,7 @@ def _weak_checks(rows: Sequence[OutputParity]) -> list[Line]:
 
 
 def _margin(row: OutputParity) -> tuple[bool, float]:
-    """Order outputs by how near they are to differing: the nearest first."""
+    """Return a sort key: outputs that are nearest to differing come first."""
     return row.passed, -row.share_of_allowed
 
 
@@ -202,7 +202,7 @@ def meaning(report: VerifyReport) -> str:
 
 
 def verdict(report: VerifyReport) -> str:
-    """Return the verdict and the figures that it rests on."""
+    """Return the verdict and the numbers behind it."""
     errors = [row.max_rel for row in report.outputs if row.max_rel is not None]
     forgiven = {row.name for row in report.outputs if row.caveat == "ill-conditioned"}
     sets = counted(report.input_sets, "input set")
@@ -256,8 +256,8 @@ def witness(report: VerifyReport) -> str:
     is_measured = row.nonfinite_match and row.worst is not None
     gap = f" differs by {figure(row.max_abs)}{relative}" if is_measured else f": {row.note}"
     level = "" if row.level == "disabled" else " with the runtime's own optimizations"
-    place = ", ".join(filter(None, (found.input_set, short_text(", ".join(shapes), _SHAPES))))
-    return f"seen on {place}: {short_text(row.name, _NAME)}{gap}{level}"
+    inputs_text = ", ".join(filter(None, (found.input_set, short_text(", ".join(shapes), _SHAPES))))
+    return f"seen on {inputs_text}: {short_text(row.name, _NAME)}{gap}{level}"
 
 
 def _rounding(result: Proof) -> str:
@@ -267,7 +267,7 @@ def _rounding(result: Proof) -> str:
 
 
 def certificate(result: Proof | None) -> dict[str, str]:
-    """Return what a sceptic needs to check a proof; nothing if nothing was proved."""
+    """Return the details with which a reader can check a proof; {} if nothing was proved."""
     if result is None or result.verdict != "equal":
         return {}
     extents = (
@@ -296,7 +296,7 @@ def _machine(machine: Environment) -> str:
 
 
 def speed(timing: Timing) -> str:
-    """Return the verdict on speed and the figures that it rests on."""
+    """Return the verdict on speed and the numbers behind it."""
     shapes = " ".join(f"{name}:{','.join(map(str, dims))}" for name, dims in timing.shapes.items())
     levels = {side.level.partition(",")[0] for side in timing.sides.values()}
     return clauses(
@@ -312,7 +312,7 @@ def speed(timing: Timing) -> str:
 
 
 def baseline(saved: Baseline) -> str:
-    """Return the speed-up beside the speed-up of a saved report."""
+    """Return the comparison of the speed-up with that of a saved report."""
     name = printable(saved.report)
     if saved.ratio is None:
         reasons = (printable(text, _SHAPES) for text in saved.differs)

@@ -50,22 +50,19 @@ SEARCH_SECONDS = 600.0
 """Seconds after which a search for sizes is given up, with an error."""
 
 HINT_SECONDS = 5.0
-"""The same for the sizes of a hint; then there is no hint, and the run that follows searches
-anew."""
+"""The same for the sizes of a hint; then there is no hint."""
 
 MEMORY = 1 << 30
 """Bytes that a search may allocate beside the memory that the process already has."""
 
 ENOUGH = 2000
-"""Sizes with at least so many elements are tried first: one frame of audio shows and times
-little."""
+"""Fewest elements of the sizes that are tried first: one frame of audio shows and times little."""
 
 MAX_COMPARED_ELEMENTS = 750_000
 """Most elements over all inputs at the second compared size, unless it is twice the first one."""
 
 GROWTHS = (8, 4, 2)
-"""Factors from the first size to the larger one that is timed, too; they are tried in this
-order."""
+"""Factors from the first size to a larger one for timing, in the order in which they are tried."""
 
 MAX_TIMED_ELEMENTS = 1 << 20
 """Most elements over all inputs at a larger size for timing that the caller did not demand."""
