@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
+import onnx.numpy_helper
 import pytest
 
 from widthfold_onnx.evidence.proof.bounds import size_bounds
@@ -93,6 +95,28 @@ def test_another_integer_is_another_model_and_the_same_integer_is_the_same(nodes
     renamed = nodes.replace("y = ", "z = ") + "  y = Identity (z)"
     assert report(nodes, renamed, 100, 100).verdict == "equal"
     assert report(nodes, renamed, 100, 120).verdict == "different"
+
+
+TABLES = {
+    "a Slice": "r = Slice (table, zero, t)  y = Add (x, r)",
+    "a Slice of another axis": "c = Transpose (table)  r = Slice (c, zero, t, one)"
+    "  u = Transpose (r)  y = Add (x, u)",
+    "a Gather": "l = Squeeze (t)  i = Range (start, l, step)  r = Gather (table, i)"
+    "  y = Add (x, r)",
+}
+
+
+@pytest.mark.parametrize("nodes", TABLES.values(), ids=TABLES)
+def test_the_last_row_of_a_table_of_positions_counts(nodes: str) -> None:
+    sides = []
+    for last in (7, 7, 8):
+        table = np.arange(2 * 509, dtype=np.float32).reshape(509, 2)
+        table[-1, 1] = last
+        proto = onnx.parser.parse_model(TEXT.format(nodes=nodes, bound=1, opset=17))
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(table, "table"))
+        sides.append(Program.of(proto, None))
+    assert proof_report(*sides[:2], ({},), {}).verdict == "equal"
+    assert proof_report(*sides[1:], ({},), {}).verdict == "different"
 
 
 @pytest.mark.parametrize("other", ["LessOrEqual", "Less"])

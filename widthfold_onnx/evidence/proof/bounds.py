@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 import onnx
 from onnx import helper
 
+from widthfold_onnx.arrays import Dims
 from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.model.proto.scope import NameScope
 from widthfold_onnx.model.proto.walk import body_path, is_default
@@ -35,8 +36,9 @@ MAX_INTEGERS = 64
 def size_bounds(program: Program, targets: Collection[str]) -> set[int]:
     """Return the bounds of each Slice of an open axis, and the integers that meet open extents.
 
-    An index counts as an extent. Of a negative integer, which counts from the end, the magnitude is
-    returned.
+    The extents of an axis of a Slice or Gather that an open extent cuts are bounds, too: of a table
+    of 512 positions, all rows are read only where there are 512. An index counts as an extent. Of a
+    negative integer, which counts from the end, the magnitude is returned.
 
     Args:
         program: a model.
@@ -66,6 +68,8 @@ def _bounds(
         if is_default(node, "Slice") and _is_open(node, table, path):
             yield from _slice_attributes(node)
             yield from _integers(node.input[1:3], table, path)
+        if is_default(node, "Gather", "Slice") and not sizes.isdisjoint(node.input[1:3]):
+            yield from _cut_extents(node, table, path)
         is_size = any(name in sizes for name in _element_operands(node, names))
         if is_size and is_default(node, *BOUNDING):
             yield from _integers(names, table, path)
@@ -76,12 +80,27 @@ def _bounds(
 def _is_open(node: onnx.NodeProto, table: ShapeTable, path: str) -> bool:
     """Check whether the extent of a sliced axis is open, as far as the axes are known."""
     dims = table.get(path, node.input[0])
+    return dims is None or None in _along_axes(node, dims, table, path)
+
+
+def _cut_extents(node: onnx.NodeProto, table: ShapeTable, path: str) -> Iterator[int]:
+    """Yield the known extents of the axes of a Slice or Gather."""
+    dims = table.get(path, node.input[0]) or ()
+    yield from (extent for extent in _along_axes(node, dims, table, path) if extent is not None)
+
+
+def _along_axes(
+    node: onnx.NodeProto, dims: Dims, table: ShapeTable, path: str
+) -> Sequence[int | None]:
+    """Return the extents along the axes of a Slice or Gather, all if the axes are not known."""
     axes = next((list(a.ints) for a in node.attribute if a.name == "axes"), None)
-    if len(node.input) > 3 and (numbers := table.numbers(path, node.input[3])) is not None:
+    if is_default(node, "Gather"):
+        axes = [next((a.i for a in node.attribute if a.name == "axis"), 0)]
+    elif len(node.input) > 3 and (numbers := table.numbers(path, node.input[3])) is not None:
         axes = numbers.ravel().tolist()
-    if dims is None or axes is None or None in axes:
-        return dims is None or None in dims
-    return any(dims[axis] is None for axis in axes if -len(dims) <= axis < len(dims))
+    if axes is None or None in axes:
+        return dims
+    return [dims[axis] for axis in axes if -len(dims) <= axis < len(dims)]
 
 
 def _slice_attributes(node: onnx.NodeProto) -> Iterator[int]:

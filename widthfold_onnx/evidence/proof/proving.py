@@ -88,6 +88,7 @@ class SizeProof:
         is_computed: True if the new model can be computed at these extents at all.
         is_opaque: True if the extents of a value of the original do not follow from those of the
             inputs, so that nothing is decided; it may not run at them.
+        is_whole: True if the outputs were compared, as a value before them differs.
     """
 
     verdict: Literal["equal", "different", "not provable"]
@@ -102,6 +103,7 @@ class SizeProof:
     unproved: Sequence[Unproved] = ()
     is_computed: bool = True
     is_opaque: bool = False
+    is_whole: bool = False
 
 
 BROADCAST_OPSET = 7
@@ -319,7 +321,8 @@ def _evaluable_proofs(
 ) -> Iterator[SizeProof]:
     """Compare at extents that the original may not take: `distinct_tries` and `beyond_tries`."""
     old, tried = models.old, [proof.shapes for proof in proofs]
-    bounds = size_bounds(old, models.targets) | size_bounds(models.new, models.targets)
+    targets = old.outputs if any(proof.is_whole for proof in proofs) else models.targets
+    bounds = size_bounds(old, targets) | size_bounds(models.new, targets)
     tries = chain(distinct_tries(old, demanded, tried), beyond_tries(old, demanded, tried, bounds))
     for shapes in tries:
         for proof in _counted_proof(models, shapes, {}):
@@ -455,7 +458,8 @@ def prove(
             # The whole model may hold values that cannot be evaluated.
             with suppress(UnverifiedError, MemoryError):
                 model_proof = comparison.proof(models.new.outputs, {}, stops=())
-                return node_proof if model_proof.verdict == "different" else model_proof
+                if model_proof.verdict != "different":
+                    return replace(model_proof, is_whole=True)
         return node_proof
 
 
