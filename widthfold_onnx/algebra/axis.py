@@ -215,6 +215,10 @@ def fold_axis(
     The fold of an open axis is right for all lengths that differ from this one by a multiple of
     `condition.modulus`. If the length is not known, it is right for the multiples of the modulus.
 
+    >>> fold = fold_axis(ConvAxis(length=8, kernel=3, pad_begin=1, pad_end=1), 2, 2)
+    >>> fold.kernel, fold.stride, fold.taps.k.size  # 6 of 2 * 2 * 3 entries are taps
+    (3, 1, 6)
+
     Args:
         axis: the axis.
         out_tile: F >= 1.

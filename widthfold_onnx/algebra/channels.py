@@ -117,6 +117,10 @@ class Regrouping:
 def regroup_weight(weight: Array, regrouping: Regrouping) -> Array:
     """Return the weight of the regrouped Conv; numbers are copied bit for bit, all else is zero.
 
+    >>> dense = Regrouping(Grouping(2, 2, group=2), Grouping(2, 2, group=1))
+    >>> regroup_weight(np.array([[[3]], [[4]]]), dense).tolist()
+    [[[3], [0]], [[0], [4]]]
+
     Args:
         weight: [O, C/G, *kernel], any dtype.
         regrouping: the change to O' and C' channels in G' groups.

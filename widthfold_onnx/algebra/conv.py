@@ -175,6 +175,11 @@ class ConvFold:
 def fold_weight(weight: Array, fold: ConvFold, zero: npt.ArrayLike = 0) -> Array:
     """Return the weight of the folded Conv; numbers are copied bit for bit, all else is `zero`.
 
+    >>> from widthfold_onnx.algebra.axis import ConvAxis, fold_axis
+    >>> fold = ConvFold(axes=(fold_axis(ConvAxis(length=4, kernel=1), 2, 2),))
+    >>> fold_weight(np.array([[[5]]]), fold).tolist()
+    [[[5], [0]], [[0], [5]]]
+
     Args:
         weight: [O, C/group, *kernel], any dtype.
         fold: the fold.

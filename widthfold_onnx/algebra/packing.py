@@ -184,6 +184,13 @@ def pack(
 ) -> Packing:
     """Describe how a tensor is packed.
 
+    Two interleaved tiles of the last axis, with 3 channels and with a single one:
+
+    >>> [type(move).__name__ for move in pack((1, 3, 8), ((2, False),)).moves]
+    ['Reshape', 'Transpose', 'Reshape']
+    >>> pack((1, 1, 8), ((2, False),)).is_view, pack((1, 1, 8), ((2, True),)).is_view
+    (False, True)
+
     Args:
         shape: [N, C, *spatial], after zero-extension; None where not known and not folded.
         tiles: per spatial axis the number of tiles and whether they are blocked.

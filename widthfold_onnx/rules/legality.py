@@ -143,8 +143,8 @@ def declared_extent_problem(layer: Layer) -> Refusal | None:
         if extent is None and axis < len(declared) and isinstance(declared[axis], int):
             return Refusal(
                 Code.UNKNOWN_EXTENT,
-                f"its data is declared with an extent of {declared[axis]}, which other turns of a "
-                "loop need not have, and the runtime would take it for given",
+                f"its data is declared with an extent of {declared[axis]}, which other iterations "
+                "of a loop need not have, and the runtime would take it for given",
             )
     return None
 

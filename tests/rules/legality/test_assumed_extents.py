@@ -70,4 +70,7 @@ def test_what_a_loop_carries_has_no_known_extents(factor: int) -> None:
     model.graph.initializer.append(numpy_helper.from_array(shape, "shape"))
     report = site(model, factor)
     assert (report.status, report.code) == ("refused", "unknown-extent")
-    assert "is declared with an extent of 4, which other turns of a loop need not" in report.reason
+    assert (
+        "is declared with an extent of 4, which other iterations of a loop need not"
+        in report.reason
+    )

@@ -193,11 +193,11 @@ def _free_outputs(node: onnx.NodeProto) -> Sequence[str]:
 
 
 def _sources(node: onnx.NodeProto, body: onnx.GraphProto, position: int) -> list[str]:
-    """Return what an input of a body may be: an input of the node, or a result of the turn before.
+    """Return what an input of a body may be: an input of the node, or an earlier result.
 
-    A Loop reads trip count, condition and values; its body reads turn, condition and values, and
-    returns condition and values. The turn is below the trip count. A Scan and its body have all in
-    the same order.
+    A Loop reads trip count, condition and values. Its body reads iteration number, condition and
+    values, and returns condition and values. The number is below the trip count. A Scan and its
+    body have inputs and outputs in the same order.
     """
     if node.op_type not in ("Loop", "Scan"):
         return [*node.input]

@@ -143,11 +143,11 @@ LOOPING_SCAN_OPSET = 9
 Body = Callable[[Sequence[Fact]], list[Fact]]
 """Returns the facts of the outputs of a body for the facts of its inputs."""
 
-TURNS = 3
-"""Turns of a loop after which a type that still changes counts as unknown."""
+WIDENING_ITERATIONS = 3
+"""Iterations of a loop after which a type that still changes counts as unknown."""
 
-MAX_COUNTED_TURNS = 16
-"""Most turns of a loop that are counted one by one, where its condition changes between them."""
+MAX_COUNTED_ITERATIONS = 16
+"""Most iterations of a loop that are counted one by one, if its condition changes between them."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class _Frame:
         opsets: version of the operator set by domain.
         facts: of the values that the graph sees, by name.
         is_doubted: whether declared extents are not used: in a loop, where they may hold for one
-            turn only, and where declarations are judged.
+            iteration only, and where declarations are judged.
         calls: number of functions around it.
         attributes: of the call of a function.
     """
@@ -264,7 +264,7 @@ class Derivation:
     def declared_extents(self) -> Iterator[tuple[str, str, Dims]]:
         """Yield path, name and extents of the computed values that graphs declare.
 
-        Graphs in loops are left out: there an extent may hold for one turn only.
+        Graphs in loops are left out: there an extent may hold for one iteration only.
         """
         for path, scope in self._owners.items():
             if (id(scope), False) in self._beginnings and scope.graph is not None:
@@ -512,30 +512,30 @@ def _loop(body: Body, node: onnx.NodeProto, inputs: Sequence[Fact]) -> list[Fact
     counters = [Fact(TensorProto.INT64, ()), _TRUE]  # the body runs under a true condition alone
     conditions: list[Fact] = []
 
-    def turn(states: Sequence[Fact]) -> list[Fact]:
+    def run_once(states: Sequence[Fact]) -> list[Fact]:
         condition, *results = body([*counters, *states]) or [UNKNOWN_FACT]
         conditions.append(condition)
         return results
 
-    states, rows = _invariant(turn, inputs[2:])
+    states, rows = _invariant(run_once, inputs[2:])
     limit, condition = (
         inputs[i] if i < len(node.input) and node.input[i] else absent
         for i, absent in enumerate((Fact().with_numbers(_ENDLESS), _TRUE))
     )
     if not limit.is_whole or not condition.is_whole or limit.dims not in ((), (1,)):
         length = None
-    elif _is_true(conditions[-1]) or not _is_true(condition):  # the same in every turn
+    elif _is_true(conditions[-1]) or not _is_true(condition):  # the same in every iteration
         length = _scalar(limit) if _is_true(condition) else 0
     else:
-        length = _turns(body, inputs[2:], _scalar(limit))
-        turn(states)  # the facts in the body are to hold in every turn
+        length = _iteration_count(body, inputs[2:], _scalar(limit))
+        run_once(states)  # the facts in the body are to hold in every iteration
     length = None if length == _ENDLESS else length
     return [*states, *(_with_axis(fact, 0, length) for fact in rows)]
 
 
-def _turns(body: Body, states: Sequence[Fact], limit: int) -> int | None:
-    """Count the turns of a Loop as far as its condition is known, up to `MAX_COUNTED_TURNS`."""
-    for count in range(min(limit, MAX_COUNTED_TURNS)):
+def _iteration_count(body: Body, states: Sequence[Fact], limit: int) -> int | None:
+    """Count the iterations of a Loop, up to `MAX_COUNTED_ITERATIONS`; None if that is not known."""
+    for count in range(min(limit, MAX_COUNTED_ITERATIONS)):
         counter = Fact(TensorProto.INT64, ()).with_numbers(np.array(count))
         condition, *results = body([counter, _TRUE, *states]) or [UNKNOWN_FACT]
         if not condition.is_whole:
@@ -543,7 +543,7 @@ def _turns(body: Body, states: Sequence[Fact], limit: int) -> int | None:
         if not _is_true(condition):
             return count + 1
         states = results[: len(states)]
-    return limit if limit <= MAX_COUNTED_TURNS else None
+    return limit if limit <= MAX_COUNTED_ITERATIONS else None
 
 
 _TRUE = Fact(TensorProto.BOOL, ()).with_numbers(np.array(True))
@@ -570,28 +570,28 @@ def _scan(body: Body, node: onnx.NodeProto, inputs: Sequence[Fact]) -> list[Fact
     slices = [_without_axis(*pair) for pair in zip(inputs[state_count:], axes, strict=False)]
     length = next((n for _, n in slices if n is not None), None)
 
-    def turn(states: Sequence[Fact]) -> list[Fact]:
+    def run_once(states: Sequence[Fact]) -> list[Fact]:
         return body([*states, *(fact for fact, _ in slices)])
 
-    states, rows = _invariant(turn, inputs[:state_count])
+    states, rows = _invariant(run_once, inputs[:state_count])
     axes = attributes.get("scan_output_axes") or [0] * len(rows)
     pairs = zip(rows, axes, strict=False)
     return [*states, *(_with_axis(fact, axis, length) for fact, axis in pairs)]
 
 
 def _invariant(
-    turn: Callable[[Sequence[Fact]], list[Fact]], first: Sequence[Fact]
+    run_once: Callable[[Sequence[Fact]], list[Fact]], first: Sequence[Fact]
 ) -> tuple[list[Fact], list[Fact]]:
-    """Return the facts of the carried values in every turn, and of the other results of a turn."""
-    states, turns = [fact.without_numbers() for fact in first], 0
+    """Return the facts of the carried values in every iteration, and of its other results."""
+    states, count = [fact.without_numbers() for fact in first], 0
     while True:
-        results = turn(states)
-        turns += 1
+        results = run_once(states)
+        count += 1
         next_states = [common_fact(*pair) for pair in zip(states, results, strict=False)]
         next_states += [Fact()] * (len(states) - len(next_states))
         if [fact.type for fact in next_states] == [fact.type for fact in states]:
             return states, results[len(states) :]
-        if turns >= TURNS:
+        if count >= WIDENING_ITERATIONS:
             pairs = zip(states, next_states, strict=True)
             next_states = [
                 new if new.type == old.type else Fact(new.element_type) for old, new in pairs
