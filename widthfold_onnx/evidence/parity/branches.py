@@ -61,9 +61,9 @@ def _marked_copy(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str
     names: dict[str, str] = {}
     for node in walk.all_nodes(copy.graph.node):
         if node.op_type == "If" and node.input[0] in values:
-            for place, body in walk.subgraphs(node.attribute):
+            for branch, body in walk.subgraphs(node.attribute):
                 mark = f"widthfold/branch {len(names)}"
-                names[mark] = f"{place} of {printable(node.name or node.output[0])}"
+                names[mark] = f"{branch} of {printable(node.name or node.output[0])}"
                 for number, inner in enumerate(body.node):
                     inner.name = f"{mark}/{number}"
     return copy, names

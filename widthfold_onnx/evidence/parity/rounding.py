@@ -254,10 +254,10 @@ def shake(model: onnx.ModelProto, draw_ulps: DrawUlps) -> onnx.ModelProto:
         for node in list(graph.node):
             for _, inner in subgraphs(node.attribute):
                 visit(inner, makers, constants)
-            for place, name in enumerate(node.input if node.op_type in LINEAR else ()):
+            for index, name in enumerate(node.input if node.op_type in LINEAR else ()):
                 reader, maker = node, makers.get(name)
                 while maker is not None and maker.op_type in PASS_THROUGH:
-                    reader, place, name = maker, 0, maker.input[0]
+                    reader, index, name = maker, 0, maker.input[0]
                     maker = makers.get(name)
                 if maker is not None and maker.op_type == "DequantizeLinear":
                     weight, scale = (constants.get(operand) for operand in maker.input[:2])
@@ -267,7 +267,7 @@ def shake(model: onnx.ModelProto, draw_ulps: DrawUlps) -> onnx.ModelProto:
                         value = numpy_helper.from_array(shaken_array(units, draw_ulps))
                         graph.node.append(helper.make_node("Constant", [], [factors], value=value))
                         graph.node.append(helper.make_node("Mul", [name, factors], [product]))
-                        reader.input[place] = product
+                        reader.input[index] = product
                 elif name in constants and constants[name].data_type in SHAKEN_TYPES:
                     weights[id(constants[name])] = constants[name]
 

@@ -228,8 +228,8 @@ class Evaluation:
             frame: the graph that holds the node.
             number: which body of a loop it is; None for a branch of an If.
         """
-        place, scope = body
-        path = body_path(frame.path, call.node, place)
+        attribute, scope = body
+        path = body_path(frame.path, call.node, attribute)
         assert scope.graph is not None
         body_frame = _Frame(scope, path, {}, frame, frame.loops + (number is not None))
         for i, value in enumerate(scope.graph.input):
@@ -242,7 +242,7 @@ class Evaluation:
             self._graph(body_frame, outputs)
             return [self._read(name, body_frame) for name in outputs]
         except UnevaluableError as error:
-            raise UnevaluableError(f"in its {place}, {error}") from error
+            raise UnevaluableError(f"in its {attribute}, {error}") from error
 
     def _if(self, call: Call, bodies: Sequence[Body], frame: _Frame) -> list[Value]:
         """Compute the branch that is forced or that a known condition chooses, else both.

@@ -68,7 +68,7 @@ class MaxPool(_Op):
             raise UnverifiedError("the places that MaxPool returns are not computed in float64")
         windows = read_windows(attributes, attributes["kernel_shape"], x.shape[2:])
         data = windows.padded(x, -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min)
-        taps = (data[:, :, *windows.tap(place)] for place in np.ndindex(*windows.kernel))
+        taps = (data[:, :, *windows.tap(index)] for index in np.ndindex(*windows.kernel))
         return (reduce(np.maximum, taps),)
 
 

@@ -84,14 +84,14 @@ class Windows:
         """Return the sums [..., *counts] of the elements in each window of [..., *spatial]."""
         data = self.padded(array)
         lead = [slice(None)] * (data.ndim - len(self.kernel))
-        taps = (data[*lead, *self.tap(place)] for place in np.ndindex(*self.kernel))
+        taps = (data[*lead, *self.tap(index)] for index in np.ndindex(*self.kernel))
         return np.asarray(sum(taps, np.zeros((), data.dtype)))
 
-    def tap(self, place: Sequence[int]) -> tuple[slice, ...]:
+    def tap(self, index: Sequence[int]) -> tuple[slice, ...]:
         """Return the positions of one tap of every window in padded data."""
         return tuple(
             slice(k * d, k * d + (n - 1) * s + 1, s)
-            for k, d, s, n in zip(place, self.dilations, self.strides, self.counts, strict=True)
+            for k, d, s, n in zip(index, self.dilations, self.strides, self.counts, strict=True)
         )
 
 
@@ -243,9 +243,9 @@ def conv_transpose(
     columns = data.reshape(len(data), group, data.shape[1] // group, count)
     rows = weight.reshape(group, weight.shape[0] // group, *weight.shape[1:]).swapaxes(1, 2)
     result = np.zeros((len(data), group, weight.shape[1], *windows.reach))
-    for place in np.ndindex(*windows.kernel):  # each adds less than 2^23: fewer than 2^29 are exact
-        part = result[:, :, :, *windows.tap(place)]
-        part += dot(rows[:, :, :, *place], columns, prime).reshape(part.shape)
+    for index in np.ndindex(*windows.kernel):  # each adds less than 2^23: fewer than 2^29 are exact
+        part = result[:, :, :, *windows.tap(index)]
+        part += dot(rows[:, :, :, *index], columns, prime).reshape(part.shape)
     result = windows.cut(remainder(result, prime))
     return result.reshape(len(data), outputs, *result.shape[3:])
 

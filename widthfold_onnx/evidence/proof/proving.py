@@ -135,10 +135,10 @@ def proof_report(
         return Proof(verdict="skipped", reason=str(error))
     worst = max(proofs, key=lambda proof: VERDICTS.index(proof.verdict))
     dims = (f"{printable(name)} {list(extents)}" for name, extents in worst.shapes.items())
-    place = f"with {', '.join(dims)}" if worst.shapes else "without inputs"
+    at_extents = f"with {', '.join(dims)}" if worst.shapes else "without inputs"
     return Proof(
         verdict=worst.verdict,
-        reason=worst.reason and f"{worst.reason}, {place}",
+        reason=worst.reason and f"{worst.reason}, {at_extents}",
         values=min(proof.values for proof in proofs),
         rounded=rounded,
         error_bits=max(0, int(min(proof.error_bits for proof in proofs))),
@@ -612,8 +612,8 @@ def _difference(old: Value, new: Value) -> str:
     if old.shape != new.shape:
         return f"extents {list(new.shape)} instead of {list(old.shape)}"
     mask = _unequal_elements(old, new)
-    places = np.argwhere(mask)
-    if not len(places):
+    indices = np.argwhere(mask)
+    if not len(indices):
         names = [onnx.TensorProto.DataType.Name(value.element_type) for value in (new, old)]
         return f"elements of type {names[0]} instead of {names[1]}"
-    return f"{len(places)} of {mask.size} elements differ, the first at {places[0].tolist()}"
+    return f"{len(indices)} of {mask.size} elements differ, the first at {indices[0].tolist()}"

@@ -125,15 +125,15 @@ class Operand:
         with np.errstate(invalid="ignore", divide="ignore"):  # NaN of a variance below 0
             return 1 / np.sqrt(numbers + self.epsilon)
 
-    def at(self, place: tuple[Any, ...], shape: Shape) -> float:
-        """Return the number at a place of the result, whose extents are given, in float64."""
-        number = np.broadcast_to(self.array, shape)[place]
+    def at(self, index: tuple[Any, ...], shape: Shape) -> float:
+        """Return the number at an index of the result, which has these extents."""
+        number = np.broadcast_to(self.array, shape)[index]
         return float(replace(self, array=number).floats())
 
     def decimals(self, shape: Shape, mask: Array) -> list[Decimal]:
-        """Return the numbers at some places of the result, in `DIGITS` digits."""
-        places = np.broadcast_to(self.array, shape)[mask].astype(np.float64).tolist()
-        numbers = [Decimal(number) for number in places]
+        """Return the numbers of the result that a mask selects, in `DIGITS` digits."""
+        floats = np.broadcast_to(self.array, shape)[mask].astype(np.float64).tolist()
+        numbers = [Decimal(number) for number in floats]
         if self.epsilon is None:
             return numbers
         return [1 / (number + Decimal(self.epsilon)).sqrt() for number in numbers]
@@ -192,7 +192,7 @@ class Rounded:
         return self._decimals(np.ones(self.stored.shape, bool)) == [*map(Decimal, numbers)]
 
     def _decimals(self, mask: Array) -> list[Decimal]:
-        """Return the exact numbers at some places, in `DIGITS` digits."""
+        """Return the exact numbers that a mask selects, in `DIGITS` digits."""
         with decimal.localcontext(decimal.Context(prec=DIGITS)):
             columns = [operand.decimals(self.stored.shape, mask) for operand in self.operands]
             return [self.formula(*row) for row in zip(*columns, strict=True)]
@@ -283,9 +283,9 @@ def _normalizations(program: Program, constants: Mapping[str, Array]) -> list[_N
 def _candidates(
     stored: Array, arrays: Sequence[Array], normalizations: Sequence[_Normalization]
 ) -> Iterator[Rounded]:
-    """Yield formulas whose result is near the stored numbers at one place."""
-    place = np.unravel_index(int(np.abs(stored).argmax()), stored.shape)
-    low, high = (limit[place] for limit in _limits(stored))
+    """Yield formulas whose result is near the stored numbers at the largest of these."""
+    index = np.unravel_index(int(np.abs(stored).argmax()), stored.shape)
+    low, high = (limit[index] for limit in _limits(stored))
     if not np.isfinite(high - low):
         return
     margin = (high - low) * 2.0**-10
@@ -293,12 +293,12 @@ def _candidates(
     def found(formula: _Formula, *operands: Sequence[Operand]) -> Iterator[Rounded]:
         """Try all combinations of operands, one of each sequence."""
         numbers = [
-            np.array([operand.at(place, stored.shape) for operand in row]) for row in operands
+            np.array([operand.at(index, stored.shape) for operand in row]) for row in operands
         ]
         with np.errstate(all="ignore"):
             results = formula(*np.ix_(*numbers))
-            for places in np.argwhere((results >= low - margin) & (results <= high + margin)):
-                chosen = [row[i] for row, i in zip(operands, places, strict=True)]
+            for fitting in np.argwhere((results >= low - margin) & (results <= high + margin)):
+                chosen = [row[i] for row, i in zip(operands, fitting, strict=True)]
                 yield Rounded(formula, chosen, stored)
 
     operands = [operand for array in arrays for operand in _aligned(array, stored.shape)]

@@ -191,10 +191,10 @@ def _tries_from(
     for group, is_exact in product(groups, (True, False)):
         above = {d: limit if is_exact else _multiple(limit, first[d]) for d in group}
         extents = first | {dim: max(n, first[dim]) for dim, n in above.items()}
-        places = {dim: {bisect(limits, n) for n in (limit, extents[dim])} for dim in group}
+        intervals = {dim: {bisect(limits, n) for n in (limit, extents[dim])} for dim in group}
         seen = [dims.extents(shapes) for shapes in tried]
         is_new = any(
-            limit > first[dim] and places[dim].isdisjoint(bisect(limits, n[dim]) for n in seen)
+            limit > first[dim] and intervals[dim].isdisjoint(bisect(limits, n[dim]) for n in seen)
             for dim in group
         )
         shapes = dims.shapes(extents)

@@ -2,8 +2,8 @@
 
 `polynomials` has the linear operators, `arithmetic` sums and products of elements and moves,
 `functions` random functions of elements, windows and lines, `quantization` integers on a grid.
-Every other operator is a random function of all that it reads. It returns equal values for equal
-operands, and different values for different operands, but for a probability that `proving` bounds.
+Every other operator is a random function of all that it reads: equal operands give equal values.
+Different operands give different ones, except with a probability that `proving` bounds.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ MEANINGS: Mapping[str, Meaning] = {
     **POLYNOMIALS,
     **QUANTIZATION,
 }
-"""Functions that compute the results of an operator (`operator`), or None for a node that they do
-not describe. Every other operator is a function of all that it reads."""
+"""By name of an operator (`operator`): a function that computes the results of a node, or returns
+None if it does not describe the node."""
 
 RANDOM = frozenset(
     {
@@ -56,7 +56,7 @@ RANDOM = frozenset(
 """Operators whose nodes are sources of random numbers, each named by its outputs."""
 
 WRAPPING = POLYNOMIALS.keys() - {"Cast", "Dropout", "Identity"}
-"""On whole numbers, results of these wrap around where their type ends."""
+"""Operators whose results wrap around on whole numbers, where the type ends."""
 
 BROADCAST_OPERATORS = (
     ELEMENT_FUNCTIONS
@@ -66,7 +66,7 @@ BROADCAST_OPERATORS = (
 """Operators whose operands are broadcast as in numpy; before opset 7 they may be otherwise."""
 
 OF_FLOATS = frozenset({"Div", "Less", "PRelu"})
-"""Operators that are other functions on whole numbers: a quotient is truncated, a product wraps."""
+"""Operators with another meaning on whole numbers: a quotient is truncated, a product wraps."""
 
 COMPUTED = frozenset(
     {
@@ -87,7 +87,7 @@ EXACT = frozenset(
         *("Min", "Neg", "OneHot", "Pad", "Relu", "ScatterElements", "ScatterND", "Sign", "Where"),
     }
 )
-"""Operators that are computed on constants, and round nothing, or once and always alike."""
+"""Operators that are computed on constants, and round nothing, or once in every runtime alike."""
 
 
 _ZERO_IF_LEFT_OUT = {"GRU": (3, 5), "LSTM": (3, 5, 6, 7), "RNN": (3, 5)}
@@ -138,7 +138,7 @@ def evaluate(call: Call, *, is_exact: bool = False) -> tuple[list[Value], bool]:
         return list(constants), False
     result = _of_elements(call)
     results = unknown_function(call, *source) if result is None else result
-    # These constants are rounded when they are computed.
+    # Their computation rounds these constants.
     return [
         replace(value, constants=ROUNDED) if is_constant and isinstance(value, Elements) else value
         for value in results
@@ -193,7 +193,7 @@ def unknown_function(call: Call, *sources: str) -> list[Value]:
     results: list[Value] = []
     for i, shape in enumerate(call.shapes):
         key = call.key(i, digests, *sources, version=call.version)
-        # Tensors without elements are equal whatever computed them, and so would be a wrong rank.
+        # Empty tensors are equal whatever computed them, so a wrong rank would not be seen.
         value = (
             OpaqueValue(key)
             if shape is None or 0 in shape

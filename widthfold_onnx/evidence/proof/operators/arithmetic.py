@@ -41,7 +41,7 @@ _MIN_THREAD_ELEMENTS = 1 << 14
 
 
 def for_each_prime(compute: Callable[..., Array], *operands: Tensor) -> Draws:
-    """Compute modulo every prime; `compute` gets the arrays as they are stored, and the prime."""
+    """Call `compute` with the stored arrays and the prime, for every prime."""
 
     def computed(prime: int, arrays: Sequence[Array]) -> Array:
         return compute(*arrays, prime).astype(np.float32, copy=False)
@@ -123,7 +123,7 @@ def reshaped(value: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def scalar(value: Tensor) -> Tensor:
-    """Make a scalar of a tensor of one element.
+    """Return a tensor of one element as a scalar.
 
     Raises:
         UnevaluableError: it has several, or none.
@@ -143,8 +143,8 @@ def along(value: Tensor, axis: int, rank: int) -> Tensor:
         return reshaped(value, ())
     if len(value.shape) != 1:
         raise UnevaluableError(f"{list(value.shape)} along one axis")
-    place = from_first(axis, rank)
-    return reshaped(value, [-1 if i == place else 1 for i in range(rank)])
+    index = from_first(axis, rank)
+    return reshaped(value, [-1 if i == index else 1 for i in range(rank)])
 
 
 def matrix_product(a: Tensor, b: Tensor) -> Elements:
@@ -176,7 +176,7 @@ MOVING = frozenset(
         *("Tile", "Transpose", "Trilu", "Unsqueeze"),
     }
 )
-"""Operators whose first input holds the moved elements; the other inputs give the new places.
+"""Operators that move the elements of their first input to positions that the other inputs give.
 Concat moves all inputs."""
 
 PAD_INPUTS_OPSET = 11
@@ -196,15 +196,15 @@ def run(call: Call, operands: Sequence[Array | None]) -> list[Array] | None:
 
 
 def move(call: Call) -> list[Value] | None:
-    """Move elements; None if their new places depend on the inputs of the model."""
+    """Move elements; None if their new positions depend on the inputs of the model."""
     count = len(call.inputs) if call.node.op_type == "Concat" else 1
     data = [call.tensor(i) for i in range(count)]
     if any(isinstance(value, Elements) for value in call.inputs[count:]):
         return None
-    places = [call.numbers(i) for i in range(count, len(call.inputs))]
+    positions = [call.numbers(i) for i in range(count, len(call.inputs))]
     results = []
     for draws in zip(*(value.draws for value in data), strict=True):
-        result = run(call, [*draws, *places])
+        result = run(call, [*draws, *positions])
         if result is None:
             return None
         results.append(result)
@@ -235,11 +235,11 @@ def pad(call: Call) -> list[Value] | None:
         raise UnevaluableError(f"its mode {mode!r} is none of {', '.join(_PAD_MODES)}")
     fill = KnownValue(np.array(0.0)) if fill is None or mode != "constant" else scalar(fill)
     numbers = range(rank) if axes is None else axes.ravel().tolist()
-    places = [from_first(number, rank) for number in numbers]
-    if pads.size != 2 * len(places):
-        raise UnevaluableError(f"{pads.size} pads for {len(places)} axes")
+    axes_padded = [from_first(number, rank) for number in numbers]
+    if pads.size != 2 * len(axes_padded):
+        raise UnevaluableError(f"{pads.size} pads for {len(axes_padded)} axes")
     sides = np.zeros((2, rank), np.int64)
-    sides[:, places] = pads.reshape(2, -1)
+    sides[:, axes_padded] = pads.reshape(2, -1)
     if mode != "constant" and (sides < 0).any():
         return None
     if mode != "constant" and 0 in data.shape:

@@ -70,9 +70,8 @@ KEEPING_ZERO = frozenset(
         *("Swish", "Tan", "Tanh"),
     }
 )
-"""Operators that return 0 for 0, whatever their attributes are. The result is 0 for an element that
-is 0 whatever the variables are. Any other element is 0 in all draws with no more probability than
-unequal polynomials agree."""
+"""Operators that return 0 for 0, whatever their attributes are. An element counts as 0 if it is 0
+in all draws; that any other element is so is no likelier than that unequal polynomials agree."""
 
 REDUCTIONS = frozenset(
     {
@@ -82,10 +81,10 @@ REDUCTIONS = frozenset(
 )
 
 COERCED = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
-"""Operators that take all axes from `axis` on for one line, until opset 13."""
+"""Operators for which, before opset 13, all axes from `axis` on are one line."""
 
 LINES = COERCED | {"ArgMax", "ArgMin", "CumSum", "LpNormalization", "TopK"}
-"""Operators of which a result depends on a line along an axis, and on the place in the line."""
+"""Operators whose results depend on a line along an axis and on the position in it."""
 
 _ZERO, _ONE = KnownValue(np.array(0.0)), KnownValue(np.array(1.0))
 
@@ -145,7 +144,7 @@ def _hard_swish(call: Call) -> list[Value]:
     (clipped,) = _clip(replace(call, node=node, attributes={}, inputs=[shifted, *bounds]))
     assert isinstance(clipped, Elements)
     result = quotient(times(data, clipped), 6)
-    return [replace(result, constants=data.constants)]  # it reads none that a tool could merge
+    return [replace(result, constants=data.constants)]  # 3 and 6 are not constants of the model
 
 
 def _is_no_bound(call: Call, name: str, bound: KnownValue) -> bool:
@@ -199,10 +198,10 @@ def _less(first: Tensor, second: Tensor) -> Elements:
 
 
 def _selection(condition: Tensor, first: Tensor, second: Tensor) -> Elements:
-    """Return Where as second + [condition] * (first - second): a factor may move into both.
+    """Return Where as second + f(condition) * (first - second): a factor may move into both.
 
-    A factor that is NaN or Inf may not: Where(c, x, 0) hides it, Where(c, 1, 0) * x does not. So a
-    condition under which such an element may be hidden is another function.
+    That is wrong for NaN and Inf: Where(c, x, 0) hides such an x, Where(c, 1, 0) * x does not. So f
+    is another function where an element may be hidden (`_may_hide`).
     """
     chosen = condition
     if not isinstance(condition, KnownValue):
@@ -211,7 +210,7 @@ def _selection(condition: Tensor, first: Tensor, second: Tensor) -> Elements:
 
 
 def _may_hide(first: Tensor, second: Tensor) -> KnownValue:
-    """Return where a constant is NaN or Inf, or where 0 stands beside what is no constant."""
+    """Return where a constant is NaN or Inf, or one operand is 0 and the other no constant."""
     operands = first, second
     known = [value.array for value in operands if isinstance(value, KnownValue)]
     masks = [~np.isfinite(array) for array in known]
@@ -232,8 +231,8 @@ def _leaky_product(data: Tensor, slope: Tensor) -> Elements:
 def _extremum(call: Call) -> list[Value]:
     """Return Max or Min; of x and slope * x it is `_leaky_product` for certain slopes.
 
-    If slope <= 1, slope * x is at most x for a positive x, and at least x for a negative x. If
-    slope >= 1, it is the other way round. A slope of 0 makes an Inf a NaN.
+    If slope <= 1, slope * x <= x for positive x, and slope * x >= x for negative x; if slope >= 1,
+    the other way round. A slope of 0 does not count, as it makes NaN of Inf.
     """
     if len(call.tensors) == 2 and call.element_type(0) in FLOATS:
         for data, scaled in (call.tensors, reversed(call.tensors)):
@@ -283,7 +282,7 @@ def _max_pool(call: Call) -> list[Value] | None:
     total = windows.sums(fingerprints(0, [data.draws], data.shape))
     result = _of_multiset(call, total, [data])
     counts = windows.sums(np.ones((1, 1, *data.shape[2:])))
-    # Pads are below everything; a window of pads alone gives the lowest number of the type.
+    # A window that holds only pads gives the lowest number of the type.
     result = _zero_where((windows.sums(_is_nonzero(data)) == 0) & (counts > 0), result)
     if counts.all():
         return [replace(result, grid=data.grid) if isinstance(data, Elements) else result]
@@ -351,9 +350,9 @@ def _resize(call: Call) -> list[Value] | None:
 def _coordinates(
     call: Call, lengths: Sequence[tuple[int, int]], factors: Sequence[float]
 ) -> RawAttributes:
-    """Return the attributes of a Resize, with one name for modes that read the same places.
+    """Return the attributes of a Resize, with one name for modes that read the same positions.
 
-    A new line of one position is all that tells pytorch_half_pixel from half_pixel.
+    pytorch_half_pixel differs from half_pixel only where a new line has one position.
     """
     attributes = dict(call.attributes)
     mode = attributes.get("coordinate_transformation_mode")
@@ -384,7 +383,7 @@ def _is_floor(mode: object, rounding: object, scale: float) -> bool:
 
 
 def _of_lines(call: Call) -> list[Value] | None:
-    """Return random functions of the lines along an axis; the number of the axis has no effect."""
+    """Return random functions of the lines along an axis, whatever the number of the axis."""
     data, attributes = call.tensor(0), dict(call.attributes)
     rank, name, operand = len(data.shape), call.node.op_type, call.whole_numbers(1)
     axis, count, keepdims = (attributes.pop(key, None) for key in ("axis", "k", "keepdims"))
@@ -420,7 +419,7 @@ def _integer(number: Any) -> int:
 def _along_lines(
     call: Call, data: Tensor, axes: Sequence[int], extents: Sequence[int], description: object
 ) -> Elements:
-    """Return a function of the lines of the data along some axes, and of a place on new lines.
+    """Return a function of the lines of the data along some axes, and of the position on new lines.
 
     Args:
         call: the node.

@@ -61,20 +61,24 @@ MASK_OPSET = 12
 MAX_NUMBER = 1024
 """Largest whole number whose reciprocal and root are known exactly."""
 
-Place = Callable[[RawAttributes, Shape, Shape], Windows]
+ReadWindows = Callable[[RawAttributes, Shape, Shape], Windows]
 Compute = Callable[[Array, Array, int, Windows, Modulus], Array]
 
 
 def convolution(
-    call: Call, data: Tensor, weight: Tensor, place: Place = read_windows, compute: Compute = conv
+    call: Call,
+    data: Tensor,
+    weight: Tensor,
+    read: ReadWindows = read_windows,
+    compute: Compute = conv,
 ) -> Elements:
     """Convolve data [N, C, ...] with a weight [O, C / group, ...] as the attributes say.
 
     Args:
         call: the node.
         data: the convolved data.
-        weight: the weight; its first two axes are [C, O / group] where `compute` transposes.
-        place: finds the windows.
+        weight: the weight; of a ConvTranspose [C, O / group, ...].
+        read: reads the windows from attributes and extents.
         compute: convolves modulo a prime.
 
     Raises:
@@ -82,7 +86,7 @@ def convolution(
     """
     if len(data.shape) != len(weight.shape) or len(weight.shape) < 3:
         raise UnevaluableError(f"a weight of {list(weight.shape)} for data of {list(data.shape)}")
-    windows = place(call.attributes, weight.shape[2:], data.shape[2:])
+    windows = read(call.attributes, weight.shape[2:], data.shape[2:])
     group = call.attributes.get("group", 1)
     draws = for_each_prime(lambda x, w, p: compute(x, w, group, windows, p), data, weight)
     return polynomial(draws, data, weight, product=True)
@@ -101,8 +105,8 @@ def with_bias(result: Elements, bias: Tensor | None) -> Elements:
     return plus(result, along(bias, 1, len(result.shape)))
 
 
-def _conv(call: Call, place: Place = read_windows, compute: Compute = conv) -> list[Value]:
-    result = convolution(call, call.tensor(0), call.tensor(1), place, compute)
+def _conv(call: Call, read: ReadWindows = read_windows, compute: Compute = conv) -> list[Value]:
+    result = convolution(call, call.tensor(0), call.tensor(1), read, compute)
     return [with_bias(result, call.optional(2))]
 
 

@@ -78,7 +78,7 @@ def _qlinear_matmul(call: Call) -> list[Value]:
 
 
 def _requantized(call: Call, total: Elements, data_scale: Tensor, weight_scale: Tensor) -> Elements:
-    """Round an exact sum to the scale and zero point of the output: an unknown function of them."""
+    """Return a random function of an exact sum, its scales, and the output's grid."""
     operands = [total, data_scale, weight_scale, call.tensor(6), call.tensor(7)]
     return function_of(key_of("requantize", call.element_type(7)), operands)
 
@@ -88,15 +88,15 @@ def _parameter(call: Call, value: Tensor, shape: Shape) -> Tensor:
     axis, block = call.attributes.get("axis", 1), call.attributes.get("block_size", 0)
     if math.prod(value.shape) == 1 or not block:
         return along(value, axis, len(shape))
-    place = from_first(axis, len(shape))
+    axis = from_first(axis, len(shape))
     if block < 0 or len(value.shape) != len(shape):
         raise UnevaluableError(f"{list(value.shape)} for blocks of {block} in {list(shape)}")
-    positions = np.arange(min(shape[place], value.shape[place] * block)) // block
-    return map_arrays(value, lambda a: a.take(positions, place))
+    positions = np.arange(min(shape[axis], value.shape[axis] * block)) // block
+    return map_arrays(value, lambda a: a.take(positions, axis))
 
 
 def _grid(scale: Tensor, zero: Tensor | None, element_type: int) -> bytes:
-    """Name the grid of one scale, one zero point and a type; empty where there are several."""
+    """Name the grid of a scale, a zero point and a type; empty unless both are single numbers."""
     if math.prod(scale.shape) != 1 or (zero is not None and math.prod(zero.shape) != 1):
         return b""
     point = reshaped(zero, ()) if zero is not None else _ZERO
@@ -126,9 +126,9 @@ def _quantize(call: Call) -> list[Value]:
 
 
 def _keeps_integers(scale: Tensor, element_type: int) -> bool:
-    """Check whether an integer times a scale, rounded, is nearest to it when it is divided again.
+    """Check whether every integer comes back when it is dequantized and quantized again.
 
-    65,535 * 0.1 in float16 is not, and 100 * 1e37 in float32 is Inf.
+    65,535 at a scale of 0.1 does not in float16, and 100 at a scale of 1e37 becomes Inf in float32.
     """
     levels = 2.0 ** (8 * helper.tensor_dtype_to_np_dtype(element_type).itemsize)
     if levels * EPSILONS.get(scale.element_type, 1.0) > 1 / 2:
