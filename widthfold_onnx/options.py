@@ -87,7 +87,7 @@ class NonFinite(StrEnum):
 
 
 class AxisName(StrEnum):
-    """Axes by name; a number means the axis of the Conv's input, 0 the batch, 2 the first spatial.
+    """Names of axes of the Conv's input. By number, 0 is the batch and 2 the first spatial axis.
 
     Attributes:
         AUTO: whichever axes give the cheapest fold.
@@ -407,7 +407,7 @@ class RuntimeOptions:
         weight_extents: the extents of open dimensions that weights fix (`model.shapes.weights`).
 
     Raises:
-        UsageError: no provider has that name, or a number of threads that is none.
+        UsageError: an unknown provider, or a number of threads out of range.
     """
 
     provider: Provider = Provider.AUTO

@@ -91,7 +91,7 @@ class AssumedSizes(ReportPart, kw_only=True, frozen=True):
     """Sizes that were assumed, as neither the model nor the caller fixes them.
 
     Attributes:
-        open: by input the open dimensions: the symbol of each, or its axis where it has none.
+        open: input -> its open dimensions, each as its symbol, or as its axis if it has none.
         sizes: shapes of these inputs, one or more assignments.
     """
 

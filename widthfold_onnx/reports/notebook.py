@@ -1,4 +1,4 @@
-"""Let a notebook show reports as HTML; `api` does so, whose callers may sit in a notebook."""
+"""Let notebooks show reports as HTML; `api` calls this, as it may be used in a notebook."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class _Process:
         memory: int | None = None,
         on_message: Callable[[Any], None] | None = None,
     ) -> Any:
-        """Send a task and wait for its result; `isolated` has the arguments and errors."""
+        """Send a task and wait for its result; arguments and errors are those of `isolated`."""
         start = heard = time.monotonic()
         noise_start = self.noise.seek(0, os.SEEK_END)
         messages = _messages(self.popen, task)

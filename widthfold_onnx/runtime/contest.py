@@ -45,7 +45,7 @@ from widthfold_onnx.runtime.settings import (
 )
 
 PROCESS_SHARE = 1 / 8
-"""Share of the budget that a process may take, or twice as long as it starts if that is more."""
+"""Share of the budget that a process may take; it may always take twice the time of its start."""
 
 DECIDING_PROCESSES = 2
 """Fewest processes of a contest that decides which model is written: times depend on where memory

@@ -117,7 +117,7 @@ def failures() -> tuple[type[Exception], ...]:
 
 
 _LACKING = ("Dilation not supported for AutoPadType",)
-"""Parts of messages about what a kernel lacks, in errors of the kind of wrong inputs."""
+"""Parts of messages that mean a missing kernel, in exceptions that usually mean wrong inputs."""
 
 
 def lacks_kernel(error: Exception) -> bool:

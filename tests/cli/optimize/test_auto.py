@@ -117,7 +117,7 @@ def test_where_nothing_pays_the_output_is_the_input(out: Path, tmp_path: Path) -
     assert (run.code, run.err) == (0, "")
     assert out.read_bytes() == MODEL.read_bytes()
     assert "out.onnx is a copy of pitch_cnn.onnx" in run.out
-    assert "is not above 1.020, up to which noise counts" in run.out
+    assert "is not above 1.020, the limit of noise" in run.out
     out.write_bytes(OLD)
     run = widthfold("optimize", MODEL, out, *AT_ONE_SIZE, "--store", store, "--require-fold")
     assert (run.code, out.read_bytes()) == (5, OLD)

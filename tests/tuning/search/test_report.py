@@ -32,7 +32,7 @@ def test_what_the_original_gains_by_its_level_alone_is_said(
     assert (report.search.accepted, report.search.note) == (False, world.advice)
     assert search_text(report.search).endswith(
         "folded, the whole model ran at 0.91x [0.90, 0.91] at x 1x1x4x32; its low end 0.905 is not "
-        "above 1.020, up to which noise counts (A/A control 1.005); it is faster otherwise"
+        "above 1.020, the limit of noise (A/A control 1.005); it is faster otherwise"
     )
 
 

@@ -1,6 +1,6 @@
 """Describe each result as tables and lines, which every renderer of `reports` shows alike.
 
-A file describes results, or a part that results share.
+Each file describes some results, or a part that several results share.
 """
 
 from __future__ import annotations

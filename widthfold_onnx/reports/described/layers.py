@@ -25,16 +25,16 @@ from widthfold_onnx.results import (
 from widthfold_onnx.text import printable
 
 _NAME = 72
-"""Characters of a name in a list."""
+"""Most characters of a name in a list."""
 
 _REASON = 200
 """Most characters of a name followed by a reason."""
 
 _GROUPS = 5
-"""Rows of folded sites in a brief description."""
+"""Most rows of folded sites in a brief description."""
 
 _REFUSALS = 3
-"""Rows of refused sites in a brief description; each has a sentence."""
+"""Most rows of refused sites in a brief description: fewer, as each has a sentence."""
 
 LARGE_GROWTH = 4
 """Bytes of the new file / bytes of the old one, above which the summary says so."""

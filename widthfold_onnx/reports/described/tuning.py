@@ -40,7 +40,7 @@ def describe(report: TuneReport) -> Description:
 
 
 INPUTS = 3
-"""Inputs whose shapes stand in one line."""
+"""Most inputs whose shapes stand in one line."""
 
 
 def lines(report: SearchReport | None, *, is_full: bool) -> list[Line]:
@@ -106,6 +106,6 @@ def outcome(report: SearchReport) -> str:
         return f"{folded}, and is slower at another size"
     if not report.accepted:
         rule = f"its low end {model_gain.low:.3f} is not above {report.bar:.3f}"
-        control = f"up to which noise counts (A/A control {1 + report.control:.3f})"
+        control = f"the limit of noise (A/A control {1 + report.control:.3f})"
         return f"{folded}; {rule}, {control}"
     return f"the whole model ran at {gain_text(model_gain)} of the original's best{at}"

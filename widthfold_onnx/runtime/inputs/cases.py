@@ -114,7 +114,7 @@ def _check(value: onnx.ValueInfoProto, elements: tuple[float, ...]) -> None:
     size, kind = _size(value), value.type.tensor_type.elem_type
     label = f"--value gives {printable(value.name)}"
     if kind not in NUMERIC:
-        raise UsageError(f"{label} a number; it holds none")
+        raise UsageError(f"{label} a number; it is not numeric")
     if not elements or not all(map(math.isfinite, elements)):
         raise UsageError(f"{label} no finite number")
     if len(elements) > 1 and size is not None and size != len(elements):
@@ -128,7 +128,7 @@ def _check(value: onnx.ValueInfoProto, elements: tuple[float, ...]) -> None:
 
 
 def _size(value: onnx.ValueInfoProto) -> int | None:
-    """Return the number of elements of an input; None if it is open."""
+    """Return the number of elements of an input; None if its shape is open."""
     dims = dims_of(value)
     if dims is None or None in dims:
         return None

@@ -79,7 +79,7 @@ def input_dimensions(inputs: Sequence[Port], demanded: Shapes) -> Dimensions:
         demanded: whole shapes by input name, which the caller demands.
 
     Raises:
-        UsageError: a demanded shape for an input that is not there or does not have that form.
+        UsageError: a demanded shape for an input that does not exist, or that it cannot have.
     """
     value_dims = {p.name: (len(p.value),) for p in inputs if len(p.value) > 1 and len(p.dims) == 1}
     demanded = {**value_dims, **demanded}
@@ -207,7 +207,7 @@ def find_sizes(
     Args:
         session: of the original, at any level.
         demanded: sizes that the caller demands.
-        suits: accepts shapes at which the model runs.
+        suits: as in `find_shapes`.
         budget: of the search; None gives it its own.
 
     Raises:
