@@ -15,12 +15,12 @@ from tests.evidence.compared import SCALED, stored
 from tests.reports.sample import passing
 from tests.small_models import build, save
 from widthfold_onnx import evidence
-from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.evidence import verify
 from widthfold_onnx.evidence.parity import truth
 from widthfold_onnx.model import check
 from widthfold_onnx.model.loader import LoadedModel, load
-from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
 from widthfold_onnx.progress import progress_to
 from widthfold_onnx.results import VerifyReport
 from widthfold_onnx.runtime import contest
@@ -112,3 +112,12 @@ def test_a_temporary_file_is_named_as_the_file_that_it_becomes(tmp_path: Path) -
     text = "the original runs, the rewritten model does not: out.onnx does not load: "
     assert any(reason.startswith(text) for reason in report.reasons)
     assert not any(".temporary" in line for line in (*report.reasons, *steps))
+
+
+@pytest.mark.parametrize("name", ["{}[0]", "z", "z[0]"])
+def test_a_tolerance_of_an_output_that_is_not_there(model: LoadedModel, name: str) -> None:
+    """Only a sequence has items: for a tensor such a tolerance was taken, and had no effect."""
+    given = name.format(model.proto.graph.output[0].name)
+    options = VerifyOptions(tolerance=Tolerance(per_output={given: 0.1}))
+    with pytest.raises(UsageError, match="which is no output"):
+        verify(model, model, options)

@@ -42,10 +42,11 @@ def verify(original: LoadedModel, rewritten: LoadedModel, options: VerifyOptions
             fit.
         InvalidModelError: a file that was changed since it was read.
     """
-    outputs = [value.name for value in original.proto.graph.output]
+    outputs = {value.name: value.type for value in original.proto.graph.output}
     for name in options.tolerance.per_output:
         # An output that is a sequence has the names out[0], out[1], ...
-        if name not in outputs and name.rpartition("[")[0] not in outputs:
+        sequence = outputs.get(name.rpartition("[")[0])
+        if name not in outputs and (sequence is None or sequence.HasField("tensor_type")):
             raise UsageError(f"a tolerance is given for {quoted(name)}, which is no output")
     if options.baseline is None:
         return _verify_in_child(original, rewritten, options)
