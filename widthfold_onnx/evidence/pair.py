@@ -37,7 +37,7 @@ class Unrun:
     """An original that is not run.
 
     Attributes:
-        options: where it would run. The provider is as the caller chose it if none was tried.
+        options: where it would run; with the provider as the caller named it if none was tried.
         reason: why it does not run; "" if that was not tried, as the interfaces differ.
         lacks_kernel: True if the runtime has no kernel for one of its nodes.
     """

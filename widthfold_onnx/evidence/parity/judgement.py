@@ -1,10 +1,10 @@
 """Compare two whole models on the same inputs, output by output, by one rule.
 
 Two distances from the reference are allowed: the default tolerance, and a small multiple of the
-distance by which rounding moves the original (`rounding`). An output passes within
-the larger distance. The reference is the truth where that is usable, else the original without the
-runtime's optimizations. Every input set is judged by itself: an ill-conditioned set must not excuse
-a difference on another.
+distance by which rounding moves the original (`rounding`). An output passes within the larger one.
+The reference is the truth where that is usable, else the original without the runtime's
+optimizations. Every input set is judged by itself: an ill-conditioned set must not excuse a
+difference on another.
 
 Models that are proved equal are compared by the default tolerance first. What is beyond it gets
 shaken copies, and if these do not explain it, the truth.

@@ -21,8 +21,9 @@ MAX_PRODUCTS = 1 << 34
 def products_of(node: onnx.NodeProto, operands: Sequence[Sequence[int]], size: int) -> int:
     """Return the products of a node of `PRODUCTS`.
 
-    The dimensions of a Conv's weight behind the first give the products of one result, those of a
-    ConvTranspose's the products of one element of its data.
+    Conv, weight [O, C / group, *kernel]: C / group * kernel products for each result.
+    ConvTranspose, weight [C, O / group, *kernel]: O / group * kernel for each element of the data.
+    Gemm and MatMul: one for each result and each position of the axis that is summed.
 
     Args:
         node: the node.
