@@ -155,8 +155,8 @@ class Refusal:
     Attributes:
         code: stable word for programs.
         reason: one sentence for people, with the numbers in it.
-        growth: for `FACTOR_DOES_NOT_DIVIDE`: the extent rounded up to the factor / the extent, e.g.
-            40/33 for a width of 33 at a factor of 8. Else 1.
+        growth: for `FACTOR_DOES_NOT_DIVIDE`: elements that the form needs / elements of the tensor,
+            e.g. 40/33 for a width of 33 at a factor of 8. Else 1.
     """
 
     code: Code
