@@ -1,4 +1,4 @@
-"""Integers that stand beside extents, and models that differ beyond them alone."""
+"""Numbers that stand beside extents, and models that differ beyond them alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ TEXT = """<ir_version: 8, opset_import: ["" : {opset}]>
 main (float[N, T, 2] x) => (float[A, B, C] y) <
   int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}},
   int64[1] bound = {{{bound}}}, int64[1] last = {{-{bound}}},
-  float[1] limit = {{{bound}.0}}, int64[1] none = {{9223372036854775807}},
+  float[1] limit = {{{bound}.0}}, float[1] past = {{{bound}.5}},
+  double single = {{{bound}.5}}, int64[1] none = {{9223372036854775807}},
   int64[3] still = {{0, 0, 0}}, float nought = {{0}}, int64 start = {{0}}, int64 step = {{1}}
 > {{ s = Shape (x)  t = Gather (s, one)  {nodes} }}"""
 
@@ -35,6 +36,14 @@ BEYOND = {
     ),
     "a compared float": (
         "f = Cast <to = 1> (t)  c = Less (limit, f)  n = Neg (x)  y = Where (c, n, x)",
+        SAME,
+    ),
+    "a float between two extents": (
+        "f = Cast <to = 1> (t)  c = Greater (f, past)  n = Neg (x)  y = Where (c, n, x)",
+        SAME,
+    ),
+    "a scalar between two extents": (
+        "f = Cast <to = 11> (t)  c = Less (single, f)  n = Neg (x)  y = Where (c, n, x)",
         SAME,
     ),
     "a clipped extent": ("e = Min (t, bound)  y = Slice (x, zero, e, one)", SAME),
@@ -154,6 +163,11 @@ def test_numbers_of_data_are_no_bounds() -> None:
     text = TEXT.replace("float nought", "float top = {{6000}}, float nought")
     proto = onnx.parser.parse_model(text.format(nodes=nodes, bound=100, opset=17))
     assert 6000 not in size_bounds(Program.of(proto, None), ["y"])
+
+
+def test_a_fraction_bounds_at_the_integers_next_to_it() -> None:
+    nodes = "f = Cast <to = 11> (t)  k = Neg (single)  c = Less (k, f)  y = Where (c, x, x)"
+    assert size_bounds(program(nodes), ["y"]) == {100, 101}
 
 
 def test_what_is_not_compared_bounds_nothing() -> None:

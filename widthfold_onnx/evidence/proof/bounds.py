@@ -1,7 +1,7 @@
-"""Find the integers that meet open extents in a model: its function may change there.
+"""Find the numbers that meet open extents in a model: its function may change there.
 
 Where x has at most 100 positions, x[:, :100] is x; a model may choose by `Less(Shape(x), 50)`, or
-clip an index. Such models differ only at extents beyond the integer (`sizes.beyond_tries`).
+clip an index. Such models differ only at extents beyond the number (`sizes.beyond_tries`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COUNTING = ("CumSum", "NonZero", "Shape", "Size")
 COMPARING = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 
 BOUNDING = (*COMPARING, "Add", "Clip", "Div", "Max", "Min", "Mod", "Mul", "Range", "Sub", "Where")
-"""Operators whose constant integers are bounds if another operand is an extent or a position."""
+"""Operators whose constant numbers are bounds if another operand is an extent or a position."""
 
 MOVING_FIRST = ("Expand", "Gather", "Pad", "Reshape", "Resize", "Slice", "Squeeze", "Tile")
 """Operators whose elements are those of their first operand."""
@@ -34,11 +34,12 @@ MAX_INTEGERS = 64
 
 
 def size_bounds(program: Program, targets: Collection[str]) -> set[int]:
-    """Return the bounds of each Slice of an open axis, and the integers that meet open extents.
+    """Return the bounds of each Slice of an open axis, and the numbers that meet open extents.
 
     The extents of an axis of a Slice or Gather that an open extent cuts are bounds, too: of a table
     of 512 positions, all rows are read only where there are 512. An index counts as an extent. Of a
-    negative integer, which counts from the end, the magnitude is returned.
+    negative number, which counts from the end, the magnitude is returned; of a fraction the
+    integers next to it.
 
     Args:
         program: a model.
@@ -126,9 +127,13 @@ def _is_known(name: str, table: ShapeTable, path: str) -> bool:
 
 
 def _integers(names: Sequence[str], table: ShapeTable, path: str) -> Iterator[int]:
-    """Yield the whole numbers that are known of small values; a bound may be cast to a float."""
+    """Yield the magnitudes that are known of small values, rounded down and up.
+
+    An extent that is cast to a float may be compared with 777.5, which yields 777 and 778.
+    """
     for name in names:
         numbers = table.numbers(path, name)
         if numbers is not None and numbers.dtype.kind in "Oiuf" and numbers.size <= MAX_INTEGERS:
-            known = (n for n in numbers.ravel().tolist() if n is not None and math.isfinite(n))
-            yield from (abs(int(n)) for n in known if n == int(n))
+            for number in numbers.ravel().tolist():
+                if number is not None and math.isfinite(number):
+                    yield from {math.floor(abs(number)), math.ceil(abs(number))}
