@@ -285,6 +285,12 @@ class WorstElement(ReportPart, kw_only=True, frozen=True):
     original: float
     rewritten: float
 
+    @property
+    def change(self) -> str:
+        """The element and both values, e.g. "[0,1]: 0 became -0.907"."""
+        where = ",".join(map(str, self.index))
+        return f"[{where}]: {self.original:.9g} became {self.rewritten:.9g}"
+
 
 LevelName = Literal["disabled", "all"]
 """Optimization levels at which outputs are compared."""

@@ -173,6 +173,8 @@ def _difference(row: OutputParity, label: str = "") -> str:
     """Describe a comparison that failed, and on which inputs if `label` says so."""
     if row.max_rel is not None and row.nonfinite_match and row.max_rel > row.tolerance:
         detail = f"max_rel {row.max_rel:.3g}, allowed {row.tolerance:.3g}"
+    elif row.worst is not None and not row.note:  # relative to zeros there is no figure
+        detail = f"at {row.worst.change}"
     else:
         detail = row.note or "values differ"
     return f"output {printable(row.name)}: {detail}" + (f" ({label})" if label else "")

@@ -276,7 +276,7 @@ def compare(
         note = f"the mean distance is {mean:.3g}, allowed {allowed.mean:.3g}"
     elif dtype == "string" and not passed:
         note = "texts differ"
-    elif why := why_meaningless(reference):
+    elif passed and (why := why_meaningless(reference)):
         note, caveat = f"not a meaningful check: {why}", "meaningless"
     elif passed and largest > bound:
         note, caveat = BEYOND_NOTE, "ill-conditioned"

@@ -63,13 +63,11 @@ def difference(row: OutputParity) -> str:
     # An unsteady output was compared with itself; outputs of different shapes were not compared.
     if row.caveat == "unsteady" or row.worst is None:
         return row.note
-    where = ",".join(map(str, row.worst.index))
-    line = f"[{where}]: {row.worst.original:.9g} became {row.worst.rewritten:.9g}"
     if row.max_rel is None:
-        return clauses(f"at {line}", row.note)
+        return clauses(f"at {row.worst.change}", row.note)
     beyond = row.max_rel > row.tolerance
     bound = f"> {figure(row.tolerance)}" if beyond else "would do"
-    return clauses(f"max_rel {figure(row.max_rel)} {bound} at {line}", row.note)
+    return clauses(f"max_rel {figure(row.max_rel)} {bound} at {row.worst.change}", row.note)
 
 
 OUTPUTS: tuple[Column[OutputParity], ...] = (

@@ -42,6 +42,14 @@ def test_a_difference_fails_with_its_figure(tmp_path):
     assert compared(tmp_path, SCALED % "2", SCALED % "2.002", loose).verdict == "pass"
 
 
+def test_a_difference_from_zeros_is_named_and_is_no_meaningless_check(tmp_path):
+    zeros = LINE + " <float one = {1}> { s = Sign(x)\n a = Abs(s)\n y = Sub(a, a) }"
+    ones = zeros.replace("Sub(a, a)", "Mul(a, one)")
+    result = compared(tmp_path, zeros, ones)
+    assert (result.verdict, {row.caveat for row in result.outputs}) == ("fail", {""})
+    assert result.reasons == ("output y: at [0,0]: 0 became 1 (seed 0, normal)",)
+
+
 def test_a_size_that_was_baked_in_is_found(tmp_path):
     free = "g (float[N, L] x) => (float[N, L] y) <int64[2] s = {%s}> { y = Reshape(x, s) }"
     result = compared(tmp_path, free % "0, -1", free % "-1, 64")
