@@ -202,10 +202,17 @@ def test_proof_and_values_are_of_the_same_bytes(changed: str, tmp_path: Path) ->
         verification_of(old, new, options)
 
 
-def test_the_original_that_was_decided_on_is_the_one_that_is_verified(tmp_path: Path) -> None:
-    path = save(build(LAYER), tmp_path / "m.onnx")
+NO_LAYER = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[2, 3] x) => (float[2, 3] y) { y = Relu (x) }"""
+
+
+@pytest.mark.parametrize("text", [LAYER, NO_LAYER], ids=["verified", "copied"])
+def test_the_original_that_was_decided_on_is_the_one_that_is_delivered(
+    tmp_path: Path, text: str
+) -> None:
+    path = save(build(text), tmp_path / "m.onnx")
     loaded = load(path)
-    other = build(LAYER)
+    other = build(text)
     other.producer_name = "build"
     save(other, path)
     with pytest.raises(InvalidModelError, match=r"^m.onnx was changed in the meantime$"):

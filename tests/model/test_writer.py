@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx.errors import InternalError, InvalidModelError, UsageError
-from widthfold_onnx.model import atomic
+from widthfold_onnx.model import atomic, writer
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.writer import copy_model, written
 
@@ -284,17 +284,17 @@ def test_refuses_a_folder_that_is_not_there(tmp_path):
 
 def test_refuses_inputs_by_any_name_and_their_data(source):
     before = {path.name: path.read_bytes() for path in source.parent.iterdir()}
-    proto = load(source).proto
+    loaded = load(source)
     other = source.parent / ".." / source.parent.name / "in.onnx"
     hard = source.parent / "hard.onnx"
     hard.hardlink_to(source)
     for target in (source, other, hard, source.parent / "weights.bin"):
         with pytest.raises(UsageError, match="is an input"):
             write_model(
-                proto, target, source_folder=source.parent, accepts=loads, protected=[source]
+                loaded.proto, target, source_folder=source.parent, accepts=loads, protected=[source]
             )
         with pytest.raises(UsageError, match="is an input"):
-            copy_model(source, target, proto=proto)
+            copy_model(loaded, target)
     hard.unlink()
     assert before == {path.name: path.read_bytes() for path in source.parent.iterdir()}
 
@@ -317,16 +317,16 @@ def test_refuses_to_externalize_what_is_not_there(out):
 
 
 def test_copies_a_model_byte_for_byte(source, out):
-    copy_model(source, out, proto=load(source).proto)
+    copy_model(load(source), out)
     assert out.read_bytes() == source.read_bytes()
     assert_same_numbers(out)
-    copy_model(source, out, proto=load(source).proto)
+    copy_model(load(source), out)
     assert files(out.parent) == ["model.onnx", "weights.bin"]
 
 
 def test_copies_within_a_folder_share_the_data(source):
     target = source.parent / "copy.onnx"
-    copy_model(source, target, proto=load(source).proto)
+    copy_model(load(source), target)
     assert files(source.parent) == ["copy.onnx", "in.onnx", "weights.bin"]
     assert_same_numbers(target)
 
@@ -335,11 +335,36 @@ def test_copies_data_in_folders_and_takes_them_back(tmp_path, out):
     path = external_model(tmp_path / "source", "deep/er/weights.bin")
     loaded = load(path)
     with largest_file(4096), pytest.raises(UsageError):
-        copy_model(path, out, proto=loaded.proto)
+        copy_model(loaded, out)
     assert files(out.parent) == ["model.onnx"]
     assert out.read_bytes() == OLD
-    copy_model(path, out, proto=loaded.proto)
+    copy_model(loaded, out)
     assert_same_numbers(out)
+
+
+@pytest.mark.parametrize("name", ["in.onnx", "weights.bin"])
+@pytest.mark.parametrize("moment", ["before", "meanwhile"])
+def test_what_is_copied_is_what_was_loaded(source, out, monkeypatch, name, moment):
+    """Another file of the same size takes its place; OUT stays, and no data are left beside it."""
+    loaded, path = load(source), source.parent / name
+    copy_bytes = writer._copy
+
+    def exchange(*_: object) -> None:
+        other = path.with_suffix(".other")
+        other.write_bytes(path.read_bytes()[::-1])
+        other.replace(path)
+
+    def copy_and_exchange(file, copy):
+        copy_bytes(file, copy)
+        exchange()
+
+    if moment == "before":
+        exchange()
+    else:
+        monkeypatch.setattr(writer, "_copy", copy_and_exchange)
+    with pytest.raises(InvalidModelError, match=r"^in.onnx was changed in the meantime$"):
+        copy_model(loaded, out)
+    assert (files(out.parent), out.read_bytes()) == (["model.onnx"], OLD)
 
 
 def test_a_copy_never_replaces_other_data(source, out):
@@ -347,7 +372,7 @@ def test_a_copy_never_replaces_other_data(source, out):
     for content in (b"mine", bytes((source.parent / "weights.bin").stat().st_size)):
         other.write_bytes(content)
         with pytest.raises(UsageError, match="something else"):
-            copy_model(source, out, proto=load(source).proto)
+            copy_model(load(source), out)
         assert other.read_bytes() == content
         assert out.read_bytes() == OLD
 
@@ -357,7 +382,7 @@ def test_a_copy_does_not_write_through_links(tmp_path, out):
     (tmp_path / "victim").mkdir()
     (out.parent / "deep").symlink_to(tmp_path / "victim")
     with pytest.raises(UsageError, match="symbolic link"):
-        copy_model(path, out, proto=load(path).proto)
+        copy_model(load(path), out)
     assert not files(tmp_path / "victim")
     assert out.read_bytes() == OLD
 
@@ -366,6 +391,6 @@ def test_a_copy_is_not_called_like_its_data(tmp_path, out):
     path = external_model(tmp_path / "source", f"{out.name}")
     for _ in range(2):
         with pytest.raises(UsageError, match="choose another name"):
-            copy_model(path, out, proto=load(path).proto)
+            copy_model(load(path), out)
         out.unlink(missing_ok=True)
     assert files(out.parent) == []

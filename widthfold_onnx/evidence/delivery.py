@@ -132,8 +132,12 @@ class IntoFile(Target):
         return [*self.other_inputs, *self.original.files]
 
     def keep(self, report: OptimizeReport) -> Delivery:
-        """Copy the original, byte for byte."""
-        copy_model(self.original.path, self.path, proto=self.original.proto)
+        """Copy the original, byte for byte.
+
+        Raises:
+            InvalidModelError: a file of the original was changed since it was loaded.
+        """
+        copy_model(self.original, self.path)
         return Delivery(msgspec.structs.replace(report, written=self.path.name), self.path)
 
     def deliver(self, decided: Decided, rewriting: Rewriting, report: OptimizeReport) -> Delivery:

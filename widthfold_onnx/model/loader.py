@@ -86,12 +86,22 @@ class LoadedModel(Model):
         Raises:
             InvalidModelError: one was changed, or is gone.
         """
+        self.reread()
+
+    def reread(self) -> bytes:
+        """Return the bytes of its file, which are those that were loaded.
+
+        Raises:
+            InvalidModelError: a file of the model was changed, or is gone.
+        """
         try:
-            digest = _digest(_read(self.path), self.proto, self.folder)
+            data = _read(self.path)
+            digest = _digest(data, self.proto, self.folder)
         except (UsageError, OSError) as error:
             name = printable(self.name)
             raise InvalidModelError(f"{name} was removed in the meantime: {error}") from error
         _check_same(self.name, digest, self.digest)
+        return data
 
 
 def load(path: Path, name: str = "", digest: str = "") -> LoadedModel:

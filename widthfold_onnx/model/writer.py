@@ -25,6 +25,7 @@ from widthfold_onnx.model.atomic import (
     temporary,
     writing,
 )
+from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.proto.tensors import (
     ExternalData,
     check_external,
@@ -248,34 +249,35 @@ def data_path(out: Path) -> Path:
     return out.with_name(f"{out.name}.data")
 
 
-def copy_model(path: Path, out: Path, *, proto: onnx.ModelProto) -> None:
-    """Copy a model file byte for byte, with the external data that it refers to.
+def copy_model(loaded: LoadedModel, out: Path) -> None:
+    """Copy the file of a model byte for byte, with the external data that it refers to.
 
-    Data go to the same relative names below the folder of `out`, unless that is the folder of
-    `path`. A file that is there already must hold the same data, and is not replaced.
+    Data go to the same relative names below the folder of `out`, unless that is the folder of the
+    model. A file that is there already must hold the same data, and is not replaced.
 
     Args:
-        path: the model file.
+        loaded: the model.
         out: where it goes; a file that is there is replaced in one step.
-        proto: the loaded model, which names the files.
 
     Raises:
         UsageError: no file may be written at `out`, a file of external data exists with other
             content, or the disk is full or read-only.
-        InvalidModelError: external data changed since the model was loaded.
+        InvalidModelError: a file of the model was changed since it was loaded, or is gone.
     """
-    folder = path.parent
-    locations = _locations(proto, folder)
+    folder = loaded.folder
+    locations = _locations(loaded.proto, folder)
     data = [parent / location for parent in (folder, out.parent) for location in locations]
-    check_target(out, [path, *data])
+    check_target(out, [loaded.path, *data])
     with writing(out):
         if folder.samefile(out.parent):
             locations = []
     with temporary(out) as model, _removing_unless(model.is_published) as new_paths:
         for location in locations:
             _copy_data(location, folder, out.parent, new_paths)
-        with reading(str(path)), path.open("rb", buffering=0) as file:
-            _copy(file, model)
+        content = loaded.reread()  # checks the data, too, which must be copied by then
+        with writing(out):
+            model.write(content)
+            model.finish()
         model.publish()
 
 
