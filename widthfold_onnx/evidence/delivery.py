@@ -175,8 +175,10 @@ class IntoFile(Target):
             freeze_weights=bool(decided.draft.frozen),
         )
         verification = verify(self.original, new, options)
-        may_be_unrun = decided.outcomes.search is None
-        passes = verification.verdict == "pass" or (may_be_unrun and bool(verification.unrun))
+        may_be_unrun = decided.outcomes.search is None and bool(verification.unrun)
+        passes = verification.verdict == "pass" or (
+            may_be_unrun and verification.verdict == "unverified"
+        )
         return msgspec.structs.replace(report, verification=verification), passes
 
 

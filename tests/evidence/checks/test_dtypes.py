@@ -14,8 +14,10 @@ from onnx.reference import ReferenceEvaluator
 from tests.cli.tool import widthfold
 from tests.folding import fold_model, optimize, verify
 from widthfold_onnx.errors import NoKernelError
+from widthfold_onnx.evidence import pair
 from widthfold_onnx.evidence.integers import EXACT_BELOW
 from widthfold_onnx.options import FoldOptions, SearchOptions, VerifyOptions
+from widthfold_onnx.results import IntegerRun
 from widthfold_onnx.runtime.session import open_session
 
 RNG = np.random.default_rng(17)
@@ -98,6 +100,23 @@ def test_a_planted_fault_is_found_without_a_run(name: str, tmp_path: Path) -> No
     assert (verification.verdict, verification.unrun) == ("fail", "")
     assert verification.proof is not None
     assert verification.proof.verdict == "different"
+
+
+@WITHOUT_KERNEL
+def test_a_fault_on_integers_is_not_written_where_outputs_are_not_compared(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_on_integers(*_: object) -> IntegerRun:
+        return IntegerRun(verdict="different", reason="Conv c: 3 of 9 integers differ")
+
+    monkeypatch.setattr(pair, "run_on_integers", run_on_integers)
+    source, out = write(tmp_path, TYPES[name]), tmp_path / "out.onnx"
+    report = optimize(source, out, FoldOptions(factor=4))
+    assert report.verification is not None
+    assert report.verification.verdict == "fail"
+    assert "3 of 9 integers differ" in report.verification.reasons[0]
+    assert report.written is None
+    assert not out.exists()
 
 
 @WITHOUT_KERNEL
