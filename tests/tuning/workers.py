@@ -90,7 +90,7 @@ def quick(
 def falling(
     workloads: Sequence[Workload], options: RaceOptions, seconds: float, *, send: Send
 ) -> None:
-    """A race in which three forms are not run, each for another reason, and no other works."""
+    """A race in which two forms are not run, each for another reason, and no other works."""
     for workload in workloads:
         quick([replace(workload, forms=())], options, seconds, send=send)
         for form, why in zip_longest(workload.forms, sorted(SKIPPED), fillvalue="no kernel"):
