@@ -138,7 +138,8 @@ def decide(
 ) -> Decided:
     """Decide the form of every layer, by measurement or at a fixed factor.
 
-    Where a result that was measured will be verified, no form saturates further than the model.
+    If the result will be verified, forms that saturate further than the model are left out before
+    anything is measured.
     """
     options = with_stored_sizes(options, search_options.inputs, model.proto)
     if not isinstance(model, LoadedModel):

@@ -126,7 +126,7 @@ class Decided(NamedTuple):
 
     @property
     def plan(self) -> Plan:
-        """The plan file of the draft."""
+        """The draft as a plan, which a file can hold."""
         return plan_of(self.draft, self.outcomes.origin, self.outcomes.measured)
 
     def without(self, refusals: Mapping[NodeName, Refusal], model: Model) -> Decided:

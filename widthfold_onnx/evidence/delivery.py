@@ -83,7 +83,7 @@ class InMemory(Target):
         return Delivery(report, self.original.proto)
 
     def deliver(self, decided: Decided, rewriting: Rewriting, report: OptimizeReport) -> Delivery:
-        """Return the new model with its proof."""
+        """Return the new model with its proof; no model if it is not proved equal."""
         original, new = self.original, rewriting.carry_out()
         report = _completed(report, original.proto, new, new.ByteSize())
         if self.no_verify:
@@ -92,7 +92,8 @@ class InMemory(Target):
         frozen_proto = frozen(original.proto) if draft.frozen else original.proto
         old_program = Program.of(frozen_proto, original.folder)
         proof = proof_report(old_program, Program.of(new, original.folder), draft.sizes, {})
-        return Delivery(report, new, proof, _error(proof))
+        error = _error(proof)
+        return Delivery(report, None if error else new, proof, error)
 
 
 def _error(proof: Proof) -> WidthfoldError | None:

@@ -54,7 +54,7 @@ Models = tuple[Path, Path]
 """Original and rewritten."""
 
 Rounds = Sequence[Sequence[float]]
-"""Seconds, [round][run]."""
+"""Seconds by round and run."""
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ Operators = Counter[tuple[str, int]]
 def doubt_of(target: str, old: Evaluation, new: Evaluation) -> str:
     """Say why elements that differ do not show that a value differs in two models.
 
-    If both models apply the same functions, they differ if elements do. In four cases their values
-    in float64 decide instead:
+    Where both models apply the same functions, elements that differ count as a difference, although
+    a law may make both equal: |-x| is |x|. In four cases their values in float64 decide instead:
 
     * One model applies other functions: a law that the proof does not know may make both equal.
     * Both hold the same nodes and constants in another order (Relu before or behind MaxPool).
@@ -65,18 +65,18 @@ def doubt_of(target: str, old: Evaluation, new: Evaluation) -> str:
     is_opaque = any(isinstance(value, OpaqueValue) for value in values)
     variables = {**old.shapes, **old.variables}
     merged = _merged(target, old, new, variables)
-    has_law = (
+    numbers_decide = (
         old.functions != new.functions
         or is_opaque
+        or any(name == "Cast" for run in runs for name, _ in run.functions)
         or _parts(old.program, target, variables) == _parts(new.program, target, variables)
     )
-    casts = any(name == "Cast" for run in runs for name, _ in run.functions)
-    if not (has_law or casts or merged):
+    if not (numbers_decide or merged):
         return ""
     pairs = _pairs_of_numbers(target, old, new, variables)
     if pairs is None:
-        return _unknown(target, old, new, variables) if has_law or casts else ""
-    if (has_law or casts) and all(_agree(*pair, MAX_ROUNDING) for pair in pairs):
+        return _unknown(target, old, new, variables) if numbers_decide else ""
+    if numbers_decide and all(_agree(*pair, MAX_ROUNDING) for pair in pairs):
         return f"the numbers agree{_operators_text(old, new, is_opaque=is_opaque)}"
     epsilons = (EPSILONS.get(kind, EPSILONS[FLOATS[2]]) for kind in types)
     limit = MAX_UNITS * max(epsilons)
