@@ -91,9 +91,7 @@ def read_layer(
     data, weight = node.inputs[operator.inputs.data], parameters[operator.inputs.weight]
     assert data is not None
     if fixed(data) is None or planned(data) is None:
-        origin = unknown_since(data, lambda value: fixed(value) is not None)
-        reasons = filter(None, ("the rank of the input is not known", origin))
-        return Refusal(Code.UNKNOWN_SHAPE, "; ".join(reasons))
+        return _unknown_rank(data, fixed)
     shapes = _shapes(node, operator, weight.constant, fixed(data) or (), planned(data) or ())
     if isinstance(shapes, Refusal):
         return shapes
@@ -241,6 +239,13 @@ def _parameters(
     if zero is not None:
         parameters[inputs.weight] = replace(weight, zero=zero.constant)
     return {**parameters, **scales}, quantization
+
+
+def _unknown_rank(data: Value, fixed: ExtentsOf) -> Refusal:
+    """Refuse data of unknown rank, with the operator behind which the rank is lost."""
+    origin = unknown_since(data, lambda value: fixed(value) is not None)
+    reasons = filter(None, ("the rank of the input is not known", origin))
+    return Refusal(Code.UNKNOWN_SHAPE, "; ".join(reasons))
 
 
 def _shapes(

@@ -340,18 +340,22 @@ def open_session(
     first, expected = session.get_providers()[0], traits_of(provider).name
     if first != expected:
         raise UnverifiedError(f"{label} runs on {first} although {expected} was asked for")
-    on_cuda = traits_of(provider).device == "nvidia"
-    number = int(options.provider_options.get("device_id", 0)) if on_cuda else 0
-    device = ("cuda" if on_cuda else "cpu", number)
     return Session(
         session,
         provider,
         label,
-        device,
+        _device(provider, options.provider_options),
         options.cases,
         options.index_limits,
         options.weight_extents,
     )
+
+
+def _device(provider: Provider, options: Mapping[str, str]) -> tuple[str, int]:
+    """Return the device of inputs and outputs, as ONNX Runtime names it, and its number."""
+    if traits_of(provider).device != "nvidia":
+        return "cpu", 0
+    return "cuda", int(options.get("device_id", 0))
 
 
 def _error_kind(error: Exception) -> type[UnverifiedError]:
